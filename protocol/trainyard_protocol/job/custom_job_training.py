@@ -22,9 +22,9 @@ _PREFIXES = ("master", "worker", "parameter_server", "evaluator")
 
 _FIRST = "custom_job.job_spec.worker_pool_specs[0]"
 _CONTAINER, _PACKAGE = "container_spec", "python_package_spec"
-_CUT = 100  # characters of a displayName in a job's id
+_CUT = 99  # characters of a displayName in a job's id, which then fits a study
 
-_BESIDE = {"custom_job", "encryption_config", "secrets", "mounts", "engine_options", "notifications"}
+_BESIDE = {"custom_job", "tuning_job", "encryption_config", "secrets", "mounts", "engine_options", "notifications"}
 """Fields of a training input that a jobSpec does not have, and may be beside it."""
 
 _PREBUILT = re.compile(
@@ -90,8 +90,13 @@ def check_given(job: Job) -> None:
     """Raises InvalidArgument where a training input is not what its custom job is translated to: one of the two would
     be shown, and the other run."""
     if others := differences(job.training_input):
-        text = f"is another job than the training input: they differ in {', '.join(others)}. Leave customJob out, or"
-        raise InvalidArgument(Violation("custom_job", f"{text} change both."))
+        raise another_job("custom_job", others)
+
+
+def another_job(key: str, fields: Sequence[str]) -> InvalidArgument:
+    """The refusal of a training input that is not what the job of Vertex AI in one of its keys is translated to."""
+    text = f"is another job than the training input: they differ in {', '.join(fields)}. Leave {to_camel(key)} out, or"
+    return InvalidArgument(Violation(key, f"{text} change both."))
 
 
 def differences(training: TrainingInput) -> list[str]:
@@ -101,7 +106,12 @@ def differences(training: TrainingInput) -> list[str]:
     if not training.region:
         raise InvalidArgument(Violation("region", "is required with customJob: the location of the custom job."))
     spec = parse(CustomJobSpec, training.custom_job.job_spec, "custom_job.job_spec")
-    translated = parse(TrainingInput, training_input(spec, training.region), "job.training_input")
+    return unlike(training, training_input(spec, training.region))
+
+
+def unlike(training: TrainingInput, sent: Mapping[str, Any]) -> list[str]:
+    """The fields in which a training input is not the translated one that is `sent`. Raises InvalidArgument."""
+    translated = parse(TrainingInput, sent, "job.training_input")
     names = translated.model_fields_set | (training.model_fields_set - _BESIDE)
     return sorted(name for name in names if getattr(translated, name) != getattr(training, name))
 
@@ -127,7 +137,12 @@ def followed(job_spec: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, 
 
 def renamed(error: InvalidArgument, custom_job: CustomJob) -> InvalidArgument:
     """The error of a job with the fields of the custom job that it was made from."""
-    pools = custom_job.job_spec.worker_pool_specs
+    return with_fields_of(error, custom_job.job_spec)
+
+
+def with_fields_of(error: InvalidArgument, spec: CustomJobSpec) -> InvalidArgument:
+    """The error of a job with the fields of the jobSpec that it was made from."""
+    pools = spec.worker_pool_specs
     return type(error)([replace(violation, field=_field(violation.field, pools)) for violation in error.violations])
 
 

@@ -55,7 +55,7 @@ _NO_MOUNTS = "an operator names directories of the machines, which jobs mount by
 _NO_EXPERIMENTS = "there are no Vertex AI experiments; jobs report metrics to Trainyard, or by MLflow."
 
 
-def _named(names: Mapping[int, str]) -> BeforeValidator:
+def named(names: Mapping[int, str]) -> BeforeValidator:
     """An enum by its number, as its name."""
 
     def parse(value: object) -> object:
@@ -68,11 +68,12 @@ def _named(names: Mapping[int, str]) -> BeforeValidator:
     return BeforeValidator(parse)
 
 
-def _refused(reason: str) -> BeforeValidator:
-    """A field that would change what happens and is not honoured. An empty value is that of a field that is not set."""
+def refused(reason: str, *, empty: bool = False) -> BeforeValidator:
+    """A field that would change what happens and is not honoured. An empty value is that of a field that is not set,
+    except where an `empty` message asks for something."""
 
     def check(value: object) -> object:
-        if value:
+        if value or empty:
             raise validation_error(f"is not supported: {reason}")
         return value
 
@@ -95,12 +96,12 @@ class EnvVar(Message):
 
 class MachineSpec(Message):
     machine_type: Text = ""
-    accelerator_type: Annotated[Text, _named(_ACCELERATORS)] = "ACCELERATOR_TYPE_UNSPECIFIED"
+    accelerator_type: Annotated[Text, named(_ACCELERATORS)] = "ACCELERATOR_TYPE_UNSPECIFIED"
     accelerator_count: Int32 = 0
-    tpu_topology: Annotated[Any, _refused("a job of Trainyard has TPUs by its machine type alone.")] = None
-    gpu_partition_size: Annotated[Any, _refused("the operator of a machine divides its GPUs, not a job.")] = None
+    tpu_topology: Annotated[Any, refused("a job of Trainyard has TPUs by its machine type alone.")] = None
+    gpu_partition_size: Annotated[Any, refused("the operator of a machine divides its GPUs, not a job.")] = None
     reservation_affinity: Annotated[
-        Any, _refused("there are no reservations; an operator gives projects quotas and bands.")
+        Any, refused("there are no reservations; an operator gives projects quotas and bands.")
     ] = None
 
 
@@ -132,8 +133,8 @@ class WorkerPoolSpec(Message):
     disk_spec: DiskSpec | None = None
     container_spec: ContainerSpec | None = None
     python_package_spec: PythonPackageSpec | None = None
-    nfs_mounts: Annotated[Any, _refused(_NO_MOUNTS)] = None
-    lustre_mounts: Annotated[Any, _refused(_NO_MOUNTS)] = None
+    nfs_mounts: Annotated[Any, refused(_NO_MOUNTS)] = None
+    lustre_mounts: Annotated[Any, refused(_NO_MOUNTS)] = None
 
     @property
     def env(self) -> tuple[EnvVar, ...]:
@@ -144,7 +145,7 @@ class WorkerPoolSpec(Message):
 class CustomJobScheduling(Message):
     timeout: Duration = ""
     restart_job_on_worker_restart: Boolean = False
-    strategy: Annotated[Strategy, enum_of(Strategy), _named(_STRATEGIES)] = Strategy.STRATEGY_UNSPECIFIED
+    strategy: Annotated[Strategy, enum_of(Strategy), named(_STRATEGIES)] = Strategy.STRATEGY_UNSPECIFIED
     max_wait_duration: Duration = ""
     disable_retries: Boolean = False
 
@@ -163,17 +164,17 @@ class CustomJobSpec(Message):
     protected_artifact_location_id: Text = ""
     enable_web_access: Boolean = False
     enable_dashboard_access: Boolean = False
-    persistent_resource_id: Annotated[Any, _refused("there are no persistent resources; agents are always there.")] = (
+    persistent_resource_id: Annotated[Any, refused("there are no persistent resources; agents are always there.")] = (
         None
     )
     tensorboard: Annotated[
-        Any, _refused("there is no Vertex AI TensorBoard; `trainyard jobs tensorboard JOB` shows a job's curves.")
+        Any, refused("there is no Vertex AI TensorBoard; `trainyard jobs tensorboard JOB` shows a job's curves.")
     ] = None
-    experiment: Annotated[Any, _refused(_NO_EXPERIMENTS)] = None
-    experiment_run: Annotated[Any, _refused(_NO_EXPERIMENTS)] = None
-    models: Annotated[Any, _refused("there is no Vertex AI model registry.")] = None
+    experiment: Annotated[Any, refused(_NO_EXPERIMENTS)] = None
+    experiment_run: Annotated[Any, refused(_NO_EXPERIMENTS)] = None
+    models: Annotated[Any, refused("there is no Vertex AI model registry.")] = None
     psc_interface_config: Annotated[
-        Any, _refused("there is no Private Service Connect; replicas are in the network of their machine.")
+        Any, refused("there is no Private Service Connect; replicas are in the network of their machine.")
     ] = None
 
 
@@ -190,14 +191,13 @@ def _display_name(value: object) -> object:
 DisplayName = Annotated[Text, BeforeValidator(_display_name)]
 
 _TIMES = ("createTime", "startTime", "endTime", "updateTime")
-_OUTPUT_ONLY = frozenset(("name", "state", *_TIMES, "error", "webAccessUris", "satisfiesPzs", "satisfiesPzi"))
+_OUTPUT_ONLY = frozenset(("name", "state", *_TIMES, "error", "webAccessUris", "trials", "satisfiesPzs", "satisfiesPzi"))
 
 
-class CustomJob(Message):
+class VertexJob(Message):
     """A create request. Output-only fields are ignored. `labels` are checked as those of every job."""
 
     display_name: DisplayName
-    job_spec: CustomJobSpec
     labels: dict[str, Any] = Field(default_factory=dict)
     encryption_spec: EncryptionSpec | None = None
 
@@ -207,6 +207,10 @@ class CustomJob(Message):
         if not isinstance(data, Mapping):
             return data
         return {key: value for key, value in data.items() if to_camel(str(key)) not in _OUTPUT_ONLY}
+
+
+class CustomJob(VertexJob):
+    job_spec: CustomJobSpec
 
 
 class GivenCustomJob(Message):

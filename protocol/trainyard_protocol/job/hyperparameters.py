@@ -69,6 +69,14 @@ class ArgumentStyle(StrEnum):
         return [f"--{name}", value]
 
 
+class MeasurementSelection(StrEnum):
+    """The measurement of a trial that counts: the last one, or the best. Of Vertex AI, not of the v1 API."""
+
+    MEASUREMENT_SELECTION_TYPE_UNSPECIFIED = "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED"
+    LAST_MEASUREMENT = "LAST_MEASUREMENT"
+    BEST_MEASUREMENT = "BEST_MEASUREMENT"
+
+
 class EarlyStoppingRule(StrEnum):
     """The rule by which trials that fall behind are stopped: the median of the completed trials at the same step, or
     the asynchronous successive halving algorithm (ASHA). Not of the v1 API."""
@@ -215,6 +223,9 @@ class HyperparameterSpec(Message):
     early_stopping: EarlyStopping | None = None
     algorithm: Annotated[Algorithm, enum_of(Algorithm)] = Algorithm.ALGORITHM_UNSPECIFIED
     argument_style: Annotated[ArgumentStyle, enum_of(ArgumentStyle)] = ArgumentStyle.FLAGS
+    measurement_selection_type: Annotated[MeasurementSelection, enum_of(MeasurementSelection)] = (
+        MeasurementSelection.MEASUREMENT_SELECTION_TYPE_UNSPECIFIED
+    )
 
     @property
     def minimizes(self) -> bool:

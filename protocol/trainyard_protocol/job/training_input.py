@@ -1,5 +1,5 @@
 """Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`,
-`engine_options`, `notifications`, `custom_job` and some of `scheduling`.
+`engine_options`, `notifications`, `custom_job`, `tuning_job` and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -28,6 +28,7 @@ from trainyard_protocol.job.keys.mounts import MountReference
 from trainyard_protocol.job.keys.notifications import Notification
 from trainyard_protocol.job.keys.scheduling import Scheduling
 from trainyard_protocol.job.keys.secrets import SecretReference
+from trainyard_protocol.job.tuning_jobs import GivenTuningJob
 from trainyard_protocol.message import Message
 
 MAX_PACKAGE_URIS = 100
@@ -77,8 +78,8 @@ def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TrainingInput(Message):
-    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` are in the machine catalogue. `custom_job`: the
-    custom job of Vertex AI that the rest was made from, if there was one."""
+    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` are in the machine catalogue. `custom_job`
+    and `tuning_job`: the job of Vertex AI that the rest was made from, if there was one."""
 
     scale_tier: Annotated[ScaleTier, enum_of(ScaleTier)] = ScaleTier.BASIC
     master_type: Text = ""
@@ -114,6 +115,7 @@ class TrainingInput(Message):
         tuple[Notification, ...], BeforeValidator(notification_rules.not_too_many_notifications)
     ] = ()
     custom_job: GivenCustomJob | None = None
+    tuning_job: GivenTuningJob | None = None
 
     @property
     def runs_image(self) -> bool:

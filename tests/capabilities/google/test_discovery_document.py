@@ -55,8 +55,8 @@ MESSAGES: dict[str, type[Message]] = {
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
-    "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
-    "HyperparameterSpec": {"argumentStyle", "earlyStopping"},
+    "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets", "tuningJob"},
+    "HyperparameterSpec": {"argumentStyle", "earlyStopping", "measurementSelectionType"},
     "Scheduling": {"band", "disableRetries", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
@@ -66,6 +66,7 @@ NOT_THERE = {
     "EarlyStopping",
     "EngineOptions",
     "GivenCustomJob",
+    "GivenTuningJob",
     "KubernetesOptions",
     "MountReference",
     "Notification",

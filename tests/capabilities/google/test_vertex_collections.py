@@ -7,7 +7,6 @@ from integration.api.api_support import ADMIN, Server
 HERE = "projects/p/locations/us-central1"
 COLLECTIONS = {
     "trainingPipelines": "A CustomJob trains the same",
-    "hyperparameterTuningJobs": "`trainyard jobs submit training --sweep`",
     "nasJobs": "docs/how-to/tuning.md",
     "tuningJobs": "Train one of your own as a CustomJob",
     "pipelineJobs": "submit a CustomJob for each step",

@@ -23,6 +23,7 @@ from trainyard_protocol.answers.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.job.custom_job_training import create_request
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.resources import Capacity, Gpu
+from trainyard_protocol.job.tuning_jobs import HyperparameterTuningJob
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, RuntimeName
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, LogReceipt, digest
@@ -36,6 +37,7 @@ from trainyard_protocol.wire.sync import (
     TrialMeasurement,
 )
 from trainyard_server.app import create_app
+from trainyard_server.capabilities.google.tuning_jobs import training as tuning_jobs
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role, Token
@@ -267,9 +269,28 @@ def custom_job(module: str = "trainer.task", **package: Any) -> dict[str, Any]:
     return {"displayName": "A custom job", "jobSpec": {"workerPoolSpecs": [pool]}}
 
 
+def tuning_job(**fields: Any) -> dict[str, Any]:
+    """A hyperparameter tuning job of Vertex AI, whose trials have one replica."""
+    rate = {"parameterId": "lr", "doubleValueSpec": {"minValue": 0.001, "maxValue": 0.1}}
+    spec = custom_job(packageUris=[], args=["--epochs", "3"])["jobSpec"]
+    given = {
+        "displayName": "A tuning job",
+        "studySpec": {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [rate]},
+        "maxTrialCount": 4,
+        "parallelTrialCount": 1,
+        "trialJobSpec": {**spec, "baseOutputDirectory": {"outputUriPrefix": "gs://b/out"}},
+    }
+    return given | fields
+
+
 def of_custom_job(given: dict[str, Any], job_id: str, location: str) -> dict[str, Any]:
     """The create request of v1 by which a custom job has that id."""
     return create_request(CustomJob.model_validate(given), job_id, location)
+
+
+def of_tuning_job(given: dict[str, Any], job_id: str, location: str) -> dict[str, Any]:
+    """The create request of v1 by which a tuning job has that id."""
+    return tuning_jobs.create_request(HyperparameterTuningJob.model_validate(given), job_id, location)
 
 
 def package_job(**changes: Any) -> dict[str, Any]:

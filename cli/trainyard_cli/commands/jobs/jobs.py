@@ -51,14 +51,15 @@ def describe(target: Target, output: Output, job: str, everything: bool, summari
         echo(formats.render(output, detail.model_dump(mode="json", exclude_none=True)))
         return
     check_keys("--format", [column.key for column in output.columns], [detail.job])
-    echo(formats.render(output, _without_custom_job(detail.job) if output.for_people else detail.job))
+    echo(formats.render(output, _without_vertex_job(detail.job) if output.for_people else detail.job))
     if output.for_people:
         notify("\n" + "\n".join(lines))
 
 
-def _without_custom_job(job: dict[str, Any]) -> dict[str, Any]:
-    """The job without the custom job that its training input was made from: it says the same again."""
-    training_input = {key: value for key, value in job["trainingInput"].items() if key != "customJob"}
+def _without_vertex_job(job: dict[str, Any]) -> dict[str, Any]:
+    """The job without that of Vertex AI that its training input was made from: it says the same again."""
+    kept = job["trainingInput"].items()
+    training_input = {key: value for key, value in kept if key not in ("customJob", "tuningJob")}
     return {**job, "trainingInput": training_input}
 
 

@@ -23,8 +23,9 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
     project. Pure."""
     lines = [_trial_line(detail)] if detail.study else []
     lines += [f"Owner: {detail.owner}"] if detail.owner else []
-    if custom := detail.job.get("trainingInput", {}).get("customJob"):
-        lines.append(f"Custom job of Vertex AI: {without_control(custom['displayName'])}")
+    for key, name in (("customJob", "Custom"), ("tuningJob", "Tuning")):
+        if given := detail.job.get("trainingInput", {}).get(key):
+            lines.append(f"{name} job of Vertex AI: {without_control(given['displayName'])}")
     if detail.job_dir:
         lines.append(f"Job dir: {detail.job_dir}")
     lines += _origin_lines(detail.origin)

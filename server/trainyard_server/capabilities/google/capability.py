@@ -1,4 +1,4 @@
-"""Google's APIs beyond jobs: access tokens, custom jobs, logs, the storage."""
+"""Google's APIs beyond jobs: access tokens, Vertex AI's custom jobs and tuning jobs, logs, the storage."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +18,9 @@ from trainyard_server.capabilities.google.ml_v1.resources import GoogleResources
 from trainyard_server.capabilities.google.storage import routes as object_storage
 from trainyard_server.capabilities.google.storage.names import StorageNames
 from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage
+from trainyard_server.capabilities.google.tuning_jobs import routes as tuning_jobs
+from trainyard_server.capabilities.google.tuning_jobs import training
+from trainyard_server.capabilities.google.tuning_jobs.tuning_jobs import TuningJobs
 from trainyard_server.capability import Capability, Middleware
 from trainyard_server.config.settings import Settings
 from trainyard_server.services.people.principals import Credentials
@@ -50,6 +53,7 @@ def _services(cases: UseCases) -> Sequence[object]:
         EntriesList(backend, cases.log_executors),
         GoogleAccess(backend, _keys(cases), cases.principals, cases.guesses),
         CustomJobs(backend, cases.jobs, cases.job_lists, resources),
+        TuningJobs(backend, cases.jobs, cases.job_lists, resources),
         ObjectStorage(backend),
     )
 
@@ -58,6 +62,7 @@ GOOGLE = Capability(
     "google",
     services=_services,
     credentials=_credentials,
+    check=lambda _backend, _reader, _project, job: training.check(job),
     middleware=(
         Middleware(lambda app, settings: StorageNames(app, settings.google_domain)),
         Middleware(lambda app, _: GoogleCalls(app), reads_answers=True),
@@ -66,6 +71,7 @@ GOOGLE = Capability(
     routers=(
         google_resources.router,
         custom_jobs.router,
+        tuning_jobs.router,
         vertex.router,
         discovery.router,
         google_access.router,

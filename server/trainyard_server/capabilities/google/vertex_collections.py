@@ -19,10 +19,7 @@ _NOTEBOOKS = (
     "submit the notebook as a job (`trainyard jobs submit training --package-path FILE.ipynb`), or open one in a job "
     "that waits (`trainyard jobs dev --notebook`)."
 )
-_STUDIES = (
-    "a study is a job with hyperparameters: `trainyard jobs submit training --sweep`, or trainingInput.hyperparameters "
-    "in the v1 API of AI Platform (docs/how-to/tuning.md)."
-)
+_JOBS = "It has create, get, list, cancel and delete; `trainyard jobs update` changes labels."
 _LABELLING = "label data before, and put it on gs://."
 _MONITORING = (
     "nothing is served here, so that nothing is monitored; metrics of a training are at `trainyard jobs metrics`."
@@ -34,8 +31,10 @@ _INSTEAD: Mapping[str, str] = {
         "CustomJob trains the same: by CustomJob.from_local_script() a script, by CustomJob(worker_pool_specs=...) an "
         "image or a package."
     ),
-    "hyperparameterTuningJobs": _STUDIES,
-    "studies": _STUDIES,
+    "studies": (
+        "a HyperparameterTuningJob suggests parameters and trains with them; `trainyard jobs submit training --sweep` "
+        "does the same (docs/how-to/tuning.md)."
+    ),
     "nasJobs": "there is no search for architectures; a study searches for parameters (docs/how-to/tuning.md).",
     "tuningJobs": "models of Google are not tuned here. Train one of your own as a CustomJob.",
     "pipelineJobs": "let Airflow, Kubeflow Pipelines or a script submit a CustomJob for each step.",
@@ -68,7 +67,7 @@ _INSTEAD: Mapping[str, str] = {
     "edgeDevices": "an agent makes a machine a worker (`trainyard agent join`).",
 }
 _OFFERED: Mapping[str, str] = {
-    "customJobs": "It has create, get, list, cancel and delete; `trainyard jobs update` changes labels.",
+    **dict.fromkeys(("customJobs", "hyperparameterTuningJobs"), _JOBS),
     "operations": "A call has done its work when it answers: there is nothing to wait for, to cancel or to delete.",
     "locations": "It has get and list.",
 }

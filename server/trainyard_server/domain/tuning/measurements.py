@@ -50,6 +50,14 @@ def finite(reports: Iterable[Report]) -> tuple[Measurement, ...]:
     return tuple((step, value) for step, value in reports if value is not None)
 
 
+def best(reports: Iterable[Report], earlier: Measurement | None, *, maximize: bool) -> Measurement | None:
+    """The best measurement of the reports; of equal ones the first. `earlier`, the best one before, counts even where
+    its step was dropped."""
+    found = dict([earlier] if earlier is not None else ()) | dict(reports)
+    measured = sorted((step, value) for step, value in found.items() if value is not None)
+    return max(measured, key=lambda at: at[1] if maximize else -at[1], default=None)
+
+
 def of_curves(summaries: Iterable[Mapping[str, Any]], tag: str) -> list[Report]:
     """The curve of that name, in any case, from the summaries (`CurveSummary.json`) of a job's primary, run by run."""
     points: list[Report] = []

@@ -1,13 +1,18 @@
 """The training input of a trial. Pure."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainyard_protocol.job import custom_job_training
+from trainyard_protocol.job.custom_jobs import CustomJobSpec
 from trainyard_protocol.job.hyperparameters import ArgumentStyle
-from trainyard_protocol.job.parsing import parse_training_input
+from trainyard_protocol.job.parsing import parse, parse_training_input
 from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_protocol.job.tuning_jobs import GivenTuningJob
 
 _CONFIGS = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
+_MOST_OF_NAME = 100  # characters of a tuning job's displayName in those of its trials
 
 
 def trial_id(study_id: str, number: int) -> str:
@@ -22,6 +27,14 @@ def trial_input(study: TrainingInput, number: int, parameters: Mapping[str, str]
     flags = [word for name, value in parameters.items() for word in style.words(name, value)]
     fields = study.canonical()
     fields.pop("hyperparameters", None)
+    if given := study.tuning_job:
+        del fields["tuningJob"]
+        job_spec = _job_spec(given, number, flags)
+        fields |= custom_job_training.training_input(
+            parse(CustomJobSpec, job_spec, "custom_job.job_spec"), study.region
+        )
+        name = f"{given.display_name[:_MOST_OF_NAME]} trial {number}"
+        return parse_training_input({**fields, "customJob": {"displayName": name, "jobSpec": job_spec}})
     fields["args"] = [*study.args, *flags]
     for name in _CONFIGS:
         config: dict[str, Any] = fields.get(name, {})
@@ -30,3 +43,14 @@ def trial_input(study: TrainingInput, number: int, parameters: Mapping[str, str]
     if study.job_dir:
         fields["jobDir"] = f"{study.job_dir.rstrip('/')}/{number}"
     return parse_training_input(fields)
+
+
+def _job_spec(given: GivenTuningJob, number: int, flags: Sequence[str]) -> dict[str, Any]:
+    """The jobSpec of a trial of Vertex AI's tuning job: the programs of all pools get the parameters."""
+    spec = copy.deepcopy(given.trial_job_spec)
+    for pool in spec.get("workerPoolSpecs", ()):
+        for program in (pool[name] for name in ("containerSpec", "pythonPackageSpec") if name in pool):
+            program["args"] = [*program.get("args", ()), *flags]
+    if base := spec.get("baseOutputDirectory", {}).get("outputUriPrefix"):
+        spec["baseOutputDirectory"] = {"outputUriPrefix": f"{base.rstrip('/')}/{number}"}
+    return spec

@@ -136,7 +136,8 @@ def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> boo
         return False
     trial, stored = trial_and_stored
     values, newest = merged(stored, reported), merged((), reported)[-1]
-    if trial.from_file and (trial.step, trial.value) == newest and values == stored:
+    final = studies.final_of(writer, trial, values, newest)
+    if trial.from_file and (trial.step, trial.value) == final and values == stored:
         return False
     if studies.metric_of(writer, trial.study_key):
         return False  # the study took another metric before this was reported

@@ -22,6 +22,7 @@ from integration.api.api_support import (
     custom_job,
     of_custom_job,
     server,
+    tuning_job,
 )
 from integration.api.api_support import TOKENS as SHARED_TOKENS
 from trainyard_protocol.wire.agents import AGENT_KEY
@@ -225,12 +226,15 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
         "sha256": hashlib.sha256(b"package").hexdigest(),
         "filename": "x-1.tar.gz",
     }
+    tuned = api.done("POST", "/v1/projects/p/locations/here/hyperparameterTuningJobs", ALICE, json=tuning_job())
+    agent.turn()  # it runs, too, and does not end at once when it is cancelled
     another = AGENT | {AGENT_KEY: AgentKey("1" * 64).secret}
     bodies = {"PATCH": {"labels": {}}, "POST": {"start": 0}, "PUT": {"note": "x"}}
     answers = {}
     for route in (route for route in ACCESS.rows if route.own):
         people = (ALICE, BOB, OPERATOR) if route.access is Access.SUBMITTER else (AGENT, another)
-        path = route.path.format_map(names)
+        is_tuning = "/hyperparameterTuningJobs/" in route.path
+        path = route.path.format_map(names | ({"job_id": tuned["name"].rpartition("/")[2]} if is_tuning else {}))
         body = bodies.get(route.method) if not path.endswith(":cancel") else None
         params = {"updateMask": "labels"} if route.method == "PATCH" else {}
         calls = [api.client.request(route.method, path, params=params, json=body, headers=who) for who in people]

@@ -22,9 +22,11 @@ from integration.api.api_support import (
     Server,
     custom_job,
     of_custom_job,
+    of_tuning_job,
     package_job,
     running_agent,
     server,
+    tuning_job,
 )
 from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
@@ -75,7 +77,8 @@ SUBJECTS = {"jobs": "job", "agents": "laptop", "packages": "a.whl"}
 SUBJECTS |= dict.fromkeys(("members", "secrets", "channels", "views", "google-keys"), "x")
 
 
-_CUSTOM_JOBS = "/customJobs"
+_OF_VERTEX = {"customJobs": "custom", "hyperparameterTuningJobs": "tuned"}
+"""Collections of Vertex AI, and the job of each that is changed."""
 
 
 @pytest.fixture
@@ -96,12 +99,14 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
     order = list(DONE)
     assert {route.action for route in CHANGES} == set(order), "a route with an action needs a request above"
     made, _ = api.token(ALICE)
-    custom = of_custom_job(custom_job(packageUris=[]), "custom", "x")
-    api.done("POST", JOBS, ALICE, json=custom)
-    record._count += 2
+    bodies = {"customJobs": custom_job(packageUris=[]), "hyperparameterTuningJobs": tuning_job()}
+    api.done("POST", JOBS, ALICE, json=of_custom_job(bodies["customJobs"], "custom", "x"))
+    api.done("POST", JOBS, ALICE, json=of_tuning_job(bodies["hyperparameterTuningJobs"], "tuned", "x"))
+    record._count += 3
     for route in sorted(CHANGES, key=lambda route: order.index(route.action or "")):
         action = route.action or ""
-        path = concrete(route, token_id=made, job_id="custom" if _CUSTOM_JOBS in route.path else "job")
+        collection = next((name for name in _OF_VERTEX if f"/{name}" in route.path), "")
+        path = concrete(route, token_id=made, job_id=_OF_VERTEX.get(collection, "job"))
         if route.access is not Access.NOBODY:
             (refused,) = record(route.method, path, {})
             assert (refused.action, refused.outcome, refused.actor) == (action, "refused", ""), action
@@ -110,8 +115,8 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
             assert (refused.actor, refused.outcome, refused.status) == ("vera", "refused", 403), action
             assert (refused.project, refused.role) == ("p" if "{project}" in route.path else "", "viewer"), action
         who, given = DONE[action]
-        if route.path.endswith(_CUSTOM_JOBS):
-            given = {"json": custom_job(packageUris=[])}
+        if collection and action == "jobs.create":
+            given = {"json": bodies[collection]}
         if action == "sign-out":
             who = api.session("alice")
         (done,) = record(route.method, path, who, **given)
@@ -124,9 +129,9 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
             subject = record.answer.json()["number"]
         if action == "tokens.create":
             subject = record.answer.json()["token"]["token_id"]
-        if _CUSTOM_JOBS in route.path:
+        if collection:
             is_new = action == "jobs.create"
-            subject = record.answer.json()["name"].rpartition("/")[2] if is_new else "custom"
+            subject = record.answer.json()["name"].rpartition("/")[2] if is_new else _OF_VERTEX[collection]
         assert done.subject == (made if action == "tokens.revoke" else subject), action
         assert done.credential.startswith("session of token:file-" if action == "sign-out" else "token:file-")
         assert (done.address, done.request_id) == ("127.0.0.1", "r-1")

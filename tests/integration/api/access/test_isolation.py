@@ -24,8 +24,10 @@ from integration.api.api_support import (
     Server,
     custom_job,
     of_custom_job,
+    of_tuning_job,
     server,
     serving,
+    tuning_job,
 )
 from trainyard_protocol.answers.usage import GpuUsage
 from trainyard_protocol.wire.sync import RunOrder
@@ -59,6 +61,7 @@ NOT_BUILT = 501
 _SUBMIT = '{"jobId": "$job_id", "trainingInput": {"scaleTier": "CUSTOM", "masterType": "local-1", '
 _V1 = "/v1/projects/{project}"
 _CUSTOM_JOBS = f"{_V1}/locations/{{location}}/customJobs"
+_TUNING_JOBS = f"{_V1}/locations/{{location}}/hyperparameterTuningJobs"
 _CONFIG = '{"config": "trainingInput: {pythonModule: a.b, scaleTier: BASIC}", "job_id": "$job_id"'
 
 _OF_RUN = (
@@ -94,6 +97,8 @@ CALLS: Mapping[str, Sequence[str]] = {
     "POST /token": ("", "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=$word"),
     "POST /v2/entries:list": ('{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',),
     f"GET {_CUSTOM_JOBS}": ("", "?pageSize=1", "?filter=displayName:*", "?filter=name=$job_id"),
+    f"GET {_TUNING_JOBS}": ("", "?pageSize=1", "?filter=displayName:*", "?filter=name=$job_id"),
+    f"POST {_TUNING_JOBS}": ('{"displayName": "$word", "studySpec": {}, "trialJobSpec": {"workerPoolSpecs": [{}]}}',),
     f"POST {_CUSTOM_JOBS}": ('{"displayName": "$word", "jobSpec": {"workerPoolSpecs": [{}]}}',),
     "GET /v1/projects/{project}/jobs": ("", "?pageSize=1", "?filter=owner:*", "?filter=jobId=$job_id"),
     "POST /v1/projects/{project}/jobs": (
@@ -275,8 +280,10 @@ def _add_jobs(world: World, dirs: Path) -> None:
         run = start(f"{word}_failed")
         agent.log(f"ValueError: {word} is too large", run=run)
         agent.exit(run=run, code=1)
-        tuned = {"parameterName": f"{word}_lr", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
-        _submit(world, word, "study", hyperparameters={"params": [tuned], "algorithm": "RANDOM_SEARCH"})
+        metric, tuned = {"metricId": "loss", "goal": "MINIMIZE"}, {"parameterId": f"{word}_lr", "doubleValueSpec": {}}
+        spec = {"metrics": [metric], "parameters": [tuned], "algorithm": "RANDOM_SEARCH"}
+        study = tuning_job(displayName=f"{word} tuned", studySpec=spec, maxTrialCount=1, trialJobSpec=given["jobSpec"])
+        _submit(world, word, "study", **of_tuning_job(study, "", "x")["trainingInput"])
         trial = start(f"{word}_study.1")
         agent.measure(trial, 0.5)
         agent.exit(run=trial)

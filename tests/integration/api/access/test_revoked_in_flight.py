@@ -13,7 +13,7 @@ from sqlalchemy import select
 from beds.databases import on_every_database
 from integration.api.access.changes import DONE, concrete
 from integration.api.access.test_people import TOKENS
-from integration.api.api_support import KEY, ScriptedAgent, Server, custom_job, package_job, running_agent
+from integration.api.api_support import KEY, ScriptedAgent, Server, custom_job, package_job, running_agent, tuning_job
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.route_access import Access
@@ -109,8 +109,8 @@ def test_call_whose_token_is_revoked_in_flight_changes_nothing(api: Server, agen
     victim, _ = api.token(owner="frida")
     store = api.use_cases.backend.store
     for route in ACCESS.rows:
-        if not route.action or route.action in OTHERS or "/customJobs/{job_id}" in route.path:
-            continue  # custom jobs are changed by the use cases of jobs
+        if not route.action or route.action in OTHERS or "Jobs/{job_id}" in route.path:
+            continue  # jobs of Vertex AI are changed by the use cases of jobs
         action, for_agent = route.action or "", route.access is Access.AGENT
         name = f"{route.method} {route.path}"
         token_id, who = api.token(owner="laptop" if for_agent else "carl", for_agent=for_agent)
@@ -118,6 +118,7 @@ def test_call_whose_token_is_revoked_in_flight_changes_nothing(api: Server, agen
         headers = who | ({AGENT_KEY: KEY.secret} if for_agent else {})
         given = FURTHER[action] if action in FURTHER else DONE[action][1]
         given = {"json": custom_job()} if route.path.endswith("/customJobs") else given
+        given = {"json": tuning_job()} if route.path.endswith("/hyperparameterTuningJobs") else given
         names = {"job_id": "ended"} if action == "jobs.delete" else {}
         names |= {"agent": "idle"} if action == "agents.remove" else {}
         path = concrete(route, token_id=victim, run_id=agent.run.run_id, **names)

@@ -25,13 +25,19 @@ _TIMES = ("createTime", "startTime", "endTime")
 
 def custom_job(project: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """The custom job of a job as the v1 API returns it."""
+    answer = {**vertex_job(project, "customJobs", job), **job["trainingInput"]["customJob"]}
+    if uris := job["trainingOutput"].get("webAccessUris"):
+        answer["webAccessUris"] = {_replica_of(task): uri for task, uri in uris.items()}
+    return answer
+
+
+def vertex_job(project: str, collection: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that jobs of all collections have."""
     sent = job["trainingInput"]
     state = JobState(job["state"])
     times = {name: job[name] for name in _TIMES if name in job}
     answer = {
-        "name": name_of(project, sent["region"], job["jobId"]),
-        "displayName": sent["customJob"]["displayName"],
-        "jobSpec": sent["customJob"]["jobSpec"],
+        "name": name_of(project, sent["region"], collection, job["jobId"]),
         "state": STATES[state],
         **times,
         "updateTime": max(times.values()),
@@ -42,13 +48,11 @@ def custom_job(project: str, job: Mapping[str, Any]) -> dict[str, Any]:
         answer["labels"] = job["labels"]
     if "encryptionConfig" in sent:
         answer["encryptionSpec"] = sent["encryptionConfig"]
-    if uris := job["trainingOutput"].get("webAccessUris"):
-        answer["webAccessUris"] = {_replica_of(task): uri for task, uri in uris.items()}
     return answer
 
 
-def name_of(project: str, location: str, job_id: str) -> str:
-    return f"projects/{project}/locations/{location}/customJobs/{job_id}"
+def name_of(project: str, location: str, collection: str, job_id: str) -> str:
+    return f"projects/{project}/locations/{location}/{collection}/{job_id}"
 
 
 def _renamed(replica: re.Match[str]) -> str:

@@ -9,9 +9,17 @@ from sqlalchemy import and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import aliased, load_only, undefer
 
 from trainyard_protocol.job.cluster import PRIMARY
+from trainyard_protocol.job.hyperparameters import MeasurementSelection
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.tuning.measurements import Measurement, Report, finite, names_in
-from trainyard_server.domain.tuning.study import ENDED_BY_ITSELF, StudySnapshot, TrialPhase, TrialSnapshot, trial_state
+from trainyard_server.domain.tuning.measurements import Measurement, Report, best, finite, names_in
+from trainyard_server.domain.tuning.study import (
+    ENDED_BY_ITSELF,
+    StudySnapshot,
+    TrialPhase,
+    TrialSnapshot,
+    maximizes,
+    trial_state,
+)
 from trainyard_server.domain.tuning.trial_input import trial_id, trial_input
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow, TrialRow
 from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Reader
@@ -308,14 +316,27 @@ def mark_exhausted(writer: Writer, key: int) -> None:
 def record_measurements(
     writer: Writer, trial: TrialRow, reports: Sequence[Report], reported: Measurement | None = None
 ) -> None:
-    """Store all reports of a trial, in place of the earlier ones. Its value is the last that is finite. `reported`: the
-    newest in its metric file. It is the trial's value, whatever its lines say."""
+    """Store all reports of a trial, in place of the earlier ones. `reported`: the newest in its metric file."""
     new: dict[str, Any] = {"measurements": [list(report) for report in reports]}
     if reported is not None:
-        new |= {"step": reported[0], "value": reported[1], "from_file": True}
-    elif not trial.from_file and (values := finite(reports)):
-        new |= {"step": values[-1][0], "value": values[-1][1]}
+        new["from_file"] = True
+    if final := final_of(writer, trial, reports, reported):
+        new |= {"step": final[0], "value": final[1]}
     _update(writer, trial, new)
+
+
+def final_of(
+    reader: Reader, trial: TrialRow, reports: Sequence[Report], reported: Measurement | None
+) -> Measurement | None:
+    """The measurement of a trial that counts: the newest in its metric file (`reported`), whatever its lines say, or
+    the last that is finite; in a study that selects the best one, the best of all. None: that from its file stays."""
+    spec = reader.job_input(reader.job_by_key(trial.study_key))[0].hyperparameters
+    if spec is not None and spec.measurement_selection_type is MeasurementSelection.BEST_MEASUREMENT:
+        earlier = None if trial.step is None or trial.value is None else (trial.step, trial.value)
+        return best(reports, earlier, maximize=maximizes(spec, metric_of(reader, trial.study_key)))
+    if reported is not None or trial.from_file:
+        return reported
+    return next(reversed(finite(reports)), None)
 
 
 def record_others(writer: Writer, trial: TrialRow, others: Mapping[str, Any] | None) -> None:

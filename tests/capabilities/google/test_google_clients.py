@@ -71,8 +71,30 @@ if "--die" in sys.argv:
     os.kill(os.getpid(), 9)
 time.sleep(600 * ("--wait" in sys.argv))
 """
+_TUNED_PROGRAM = """
+import argparse, json, os, sys, time
+assert "--fail" not in sys.argv, "as asked"
+time.sleep(600 * ("--wait" in sys.argv))
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float, required=True)
+parser.add_argument("--layers", type=int, required=True)
+parser.add_argument("--batch", type=int, required=True)
+parser.add_argument("--optimizer", choices=["adam", "sgd"], required=True)
+parser.add_argument("--momentum", type=float)
+parser.add_argument("--epochs", type=int, default=3)
+given = parser.parse_args()
+assert (given.momentum is not None) == (given.optimizer == "sgd"), given
+assert json.loads(os.environ["CLUSTER_SPEC"])["task"] == {
+    "type": "workerpool0", "index": 0, "trial": os.environ["CLOUD_ML_TRIAL_ID"]
+}
+print("to", os.environ.get("AIP_MODEL_DIR"))
+os.makedirs(os.path.dirname(os.environ["CLOUD_ML_HP_METRIC_FILE"]), exist_ok=True)
+with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:  # as cloudml-hypertune writes it
+    for step, value in enumerate((0.5, 0.75, given.rate / 10), 1):
+        metric = {"timestamp": time.time(), "trial": os.environ["CLOUD_ML_TRIAL_ID"], "accuracy": str(value)}
+        print(json.dumps(metric | {"global_step": str(step), "checkpoint_path": ""}), file=file)
+"""
 OTHERS = {
-    "tuning": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: a study is a job with hyperparameters"),
     "container": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
     "upload": (501, "Vertex AI's models are not offered here: there is no model registry. "),
     "tensorboard of a job": (400, "Field: custom_job.job_spec.tensorboard Error: is not supported: "),
@@ -149,6 +171,14 @@ def machine_with_engine(engine: Engine, tmp_path: Path) -> Iterator[Machine]:
     table = tmp_path / "runtimes.yaml"
     table.write_text(f"images: {{plain: {{image: '{engine.base_image}'}}}}\nversions: {{'2.15': {{cpu: plain}}}}\n")
     yield from _machine(tmp_path, engine.environment, "--runtimes", str(table))
+
+
+@pytest.fixture
+def machine_with_processes(tmp_path: Path) -> Iterator[Machine]:
+    """Its runtime 2.15 has no framework: processes have the agent's Python."""
+    table = tmp_path / "runtimes.yaml"
+    table.write_text("images: {plain: {image: none}}\nversions: {'2.15': {cpu: plain}}\n")
+    yield from _machine(tmp_path, {"DOCKER_HOST": "unix:///nowhere"}, "--runtimes", str(table))
 
 
 def _machine(root: Path, environment: dict[str, str], *flags: str) -> Iterator[Machine]:
@@ -366,6 +396,56 @@ def test_vertex_client_runs_lists_cancels_and_deletes_custom_jobs_and_is_told_of
         assert "workerpool0 0 hello --epochs 1" in service.log(names["trains"])
         assert "script ['--epochs', '1'] gs://vertex/aiplatform-custom-job-" in service.log(names["script"])
         assert 'in a container: {"cluster": {"workerpool0":' in service.log(names["in a container"])
+    finally:
+        machine.ok("trainyard", "disconnect", "google", connected=False)
+
+
+@pytest.mark.clients
+def test_vertex_client_tunes_on_processes(machine_with_processes: Machine) -> None:
+    _tunes(machine_with_processes)
+
+
+@pytest.mark.clients
+def test_vertex_client_tunes_in_containers(machine_with_engine: Machine, engine: Engine) -> None:
+    files = {"t.py": _TUNED_PROGRAM.encode()}
+    image = engine.build("trainyard-test/tuned:1", f"FROM {engine.base_image}\nCOPY t.py /\n", files)
+    try:
+        _tunes(machine_with_engine, image)
+    finally:
+        engine.client().images.remove(image, force=True)
+
+
+def _tunes(machine: Machine, *images: str) -> None:
+    """Vertex AI's client tunes with a package, and with images."""
+    service = machine.service
+    service.program(_TUNED_PROGRAM, "trainer")
+    package = _sdist(service.work)
+    machine.ok("trainyard", "connect", "google", connected=False)
+    try:
+        task = PROGRAMS / "vertex_tuning_jobs.py"
+        plain = Path(sys.base_prefix) / "bin" / "python3"
+        path = f"PYTHONPATH={_packages('vertex')}"
+        seen = json.loads(machine.ok("env", path, str(plain), str(task), str(package), *images).splitlines()[-1])
+        best, last = seen["packaged"], seen.get("in an image")
+        assert best["state"] == "JOB_STATE_SUCCEEDED"
+        assert [trial["id"] for trial in best["trials"]] == ["1", "2", "3", "4"]
+        for trial in best["trials"]:
+            assert (trial["state"], trial["step"], trial["metrics"]) == ("SUCCEEDED", 2, {"accuracy": 0.75})
+            assert trial["custom_job"] == f"packaged trial {trial['id']}"
+            assert ("momentum" in trial["parameters"]) == (trial["parameters"]["optimizer"] == "sgd")
+        if images:
+            assert [trial["step"] for trial in last["trials"]] == [3, 3]
+            for trial in last["trials"]:
+                assert trial["metrics"]["accuracy"] == pytest.approx(trial["parameters"]["rate"] / 10)
+        assert seen["failed"].startswith("Job failed with:\ncode: 3\nmessage: ")
+        assert "AssertionError: as asked" in seen["failed"]
+        assert "Field: hyperparameter_tuning_job.study_spec.metrics Error: must have one metric" in seen["refused"]
+        assert seen["cancelled"] == 'Job failed with:\ncode: 1\nmessage: "The job was cancelled by the user."\n'
+        assert seen["listed"] == ["fails", *reversed(list(seen["names"]))]
+        assert seen["got"] == ["packaged", 4, 4]
+        assert "It was deleted on" in seen["deleted"]
+        log = service.log(f"{seen['names']['packaged']}.2")
+        assert re.search(r"to gs://vertex-tuning/aiplatform-custom-job-\S+/2/model/", log)
     finally:
         machine.ok("trainyard", "disconnect", "google", connected=False)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from google.api_core.exceptions import BadRequest, GoogleAPICallError, NotFound
 from google.cloud import aiplatform, storage
-from google.cloud.aiplatform import hyperparameter_tuning
 
 EXECUTOR = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-15.py310:latest"
 package, image = sys.argv[1:]
@@ -57,13 +56,9 @@ def in_container() -> aiplatform.CustomJob:
 
 def others() -> dict[str, Callable[[], object]]:
     """Calls of what is not here."""
-    job = packaged("tuned")
-    rate = hyperparameter_tuning.DoubleParameterSpec(min=0.1, max=1, scale="linear")
-    tuned = aiplatform.HyperparameterTuningJob("t", job, {"loss": "minimize"}, {"rate": rate}, 2, 1)
+    job = packaged("other")
     in_image = aiplatform.CustomContainerTrainingJob("c", container_uri=image)
     return {
-        "tuning": lambda: tuned.run(sync=True),
-        "tunings": aiplatform.HyperparameterTuningJob.list,
         "container": lambda: in_image.run(machine_type="n1-standard-4"),
         "pipelines": aiplatform.CustomTrainingJob.list,
         "upload": lambda: aiplatform.Model.upload(display_name="m", serving_container_image_uri=image),

@@ -88,7 +88,9 @@ def api() -> str:
     return "\n".join(lines)
 
 
+_VERTEX = "/v1/projects/{project}/locations/{location}"
 _CALLS = {
+    "Vertex AI": (f"{_VERTEX}/customJobs", f"{_VERTEX}/hyperparameterTuningJobs"),
     "Jobs: Google's v1 API": ("/v1", "/v1beta1", "/batch"),
     "Trainyard's own calls": ("/trainyard",),
     "Agents": ("/agent",),
@@ -98,7 +100,12 @@ _CALLS = {
 }
 """Title of a table, and how the paths of its calls begin."""
 
-_PREFIXES = {"Trainyard's own calls": "/trainyard/v1", "Agents": "/agent/v1", "MLflow": "/api/2.0/mlflow"}
+_PREFIXES = {
+    "Vertex AI": _VERTEX,
+    "Trainyard's own calls": "/trainyard/v1",
+    "Agents": "/agent/v1",
+    "MLflow": "/api/2.0/mlflow",
+}
 """What all paths of a table begin with, written once above it."""
 
 _EMPTY = ("none: ", "not found", "refused", "MLflow: anything else", "Vertex AI: anything else")

@@ -27,6 +27,9 @@ _POOLS, _JOB_SPEC = "worker_pool_specs", "job_spec"
 _BESIDE = ("display_name", "labels", "encryption_spec", "name", "create_time", "state")
 """Fields of a CustomJob that a file may have beside those of its jobSpec."""
 
+_SPECS = {"customJob": "jobSpec", "tuningJob": "trialJobSpec"}
+"""The jobSpec in each key of a training input that was made from a job of Vertex AI."""
+
 _ROLES = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
 
 
@@ -53,21 +56,21 @@ def translated(config: ConfigFile, name: str) -> ConfigFile:
 
 
 def followed(body: dict[str, Any]) -> dict[str, Any]:
-    """A create request whose custom job, if it has one, has the changes of its training input."""
+    """A create request whose job of Vertex AI, if it has one, has the changes of its training input."""
     sent = body.get(_TRAINING)
-    if not isinstance(sent, Mapping) or not _is_translated(sent):
+    if not isinstance(sent, Mapping) or not (key := _key(sent)):
         return body
     from trainyard_protocol.job import custom_job_training
 
-    given = sent["customJob"]
-    custom_job = {**given, "jobSpec": custom_job_training.followed(given["jobSpec"], sent)}
-    return {**body, _TRAINING: {**sent, "customJob": custom_job}}
+    given, name = sent[key], _SPECS[key]
+    changed = {**given, name: custom_job_training.followed(given[name], sent)}
+    return {**body, _TRAINING: {**sent, key: changed}}
 
 
 def add_arguments(data: dict[str, Any], arguments: Sequence[str]) -> bool:
     """Give the images of a custom job these arguments. False for any other job, which has them as `args`."""
     sent = data.get(_TRAINING)
-    if not isinstance(sent, Mapping) or not _is_translated(sent) or sent.get("pythonModule"):
+    if not isinstance(sent, Mapping) or not _key(sent) or sent.get("pythonModule"):
         return False
     configs = {role: {**sent[role], "containerArgs": list(arguments)} for role in _ROLES if role in sent}
     data[_TRAINING] = {**sent, **configs}
@@ -77,7 +80,7 @@ def add_arguments(data: dict[str, Any], arguments: Sequence[str]) -> bool:
 def check_flags(data: dict[str, Any], origins: Mapping[str, str], flags: JobFlags) -> None:
     """Raises InvalidArgument for flags that a custom job cannot follow. `origins`: the flag by the path that it set."""
     sent = data.get(_TRAINING)
-    if not isinstance(sent, Mapping) or not _is_translated(sent):
+    if not isinstance(sent, Mapping) or _key(sent) != "customJob":
         return
     from trainyard_protocol.job import custom_job_training
 
@@ -99,9 +102,13 @@ def check_flags(data: dict[str, Any], origins: Mapping[str, str], flags: JobFlag
         )
 
 
-def _is_translated(sent: Mapping[str, Any]) -> bool:
-    given = sent.get("customJob")
-    return isinstance(given, Mapping) and isinstance(given.get("jobSpec"), Mapping)
+def _key(sent: Mapping[str, Any]) -> str:
+    """The key of the job of Vertex AI that a training input was made from; "" without one."""
+    for key, spec in _SPECS.items():
+        given = sent.get(key)
+        if isinstance(given, Mapping) and isinstance(given.get(spec), Mapping):
+            return key
+    return ""
 
 
 def _custom_job(data: Mapping[str, Any], keys: Mapping[str, str]) -> tuple[dict[str, Any], str]:

@@ -15,19 +15,13 @@ from trainyard_server.domain.access.route_access import Access
 router = Router(prefix="/v1/projects/{project}/locations/{location}", dependencies=[JsonOnly])
 
 
-@router.post(
-    "/customJobs",
-    Access.SUBMITTER,
-    "submit a job as Vertex AI's custom job; it is then the caller's",
-    "jobs.create",
-    response_model=CustomJobAnswer,
-)
+@router.post("/customJobs", Access.SUBMITTER, "submit a custom job", "jobs.create", response_model=CustomJobAnswer)
 def create(project: str, location: str, body: CustomJob, cases: Cases, caller: AuthenticatedCaller) -> JsonAnswer:
     cases.health.admit()
     return JsonAnswer(cases.of(CustomJobs).create(caller, project, location, body))
 
 
-@router.get("/customJobs", Access.VIEWER, "list the jobs that came as custom jobs", response_model=CustomJobPage)
+@router.get("/customJobs", Access.VIEWER, "list the custom jobs", response_model=CustomJobPage)
 def list_custom_jobs(
     project: str,
     location: str,

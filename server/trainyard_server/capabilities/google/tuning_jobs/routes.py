@@ -16,11 +16,7 @@ router = Router(prefix="/v1/projects/{project}/locations/{location}", dependenci
 
 
 @router.post(
-    "/hyperparameterTuningJobs",
-    Access.SUBMITTER,
-    "submit a study as Vertex AI's tuning job; it is then the caller's",
-    "jobs.create",
-    response_model=TuningJobAnswer,
+    "/hyperparameterTuningJobs", Access.SUBMITTER, "submit a tuning job", "jobs.create", response_model=TuningJobAnswer
 )
 def create(
     project: str, location: str, body: HyperparameterTuningJob, cases: Cases, caller: AuthenticatedCaller
@@ -29,9 +25,7 @@ def create(
     return JsonAnswer(cases.of(TuningJobs).create(caller, project, location, body))
 
 
-@router.get(
-    "/hyperparameterTuningJobs", Access.VIEWER, "list the jobs that came as tuning jobs", response_model=TuningJobPage
-)
+@router.get("/hyperparameterTuningJobs", Access.VIEWER, "list the tuning jobs", response_model=TuningJobPage)
 def list_tuning_jobs(
     project: str,
     location: str,
@@ -44,10 +38,7 @@ def list_tuning_jobs(
 
 
 @router.get(
-    "/hyperparameterTuningJobs/{job_id}",
-    Access.VIEWER,
-    "get a tuning job with its trials",
-    response_model=TuningJobAnswer,
+    "/hyperparameterTuningJobs/{job_id}", Access.VIEWER, "get one, with its trials", response_model=TuningJobAnswer
 )
 def get(request: Request, project: str, location: str, job_id: str, cases: Cases) -> JsonAnswer:
     return JsonAnswer(cases.of(TuningJobs).get(project, location, job_id, str(request.base_url)))

@@ -9,6 +9,7 @@ import yaml
 
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags
+from trainyard_cli.submission.foreign import custom_job_config
 from trainyard_cli.submission.sweep import swept
 from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import InvalidArgument
@@ -144,3 +145,14 @@ def test_errors_have_the_line_and_the_field_of_the_file(tmp_path: Path) -> None:
         if f"{tmp_path / 'v.yaml'}{says}" not in caught.value.message:
             wrong[text] = caught.value.message
     assert not wrong
+
+
+def test_tuning_job_of_a_study_that_runs_again_follows_its_training_input() -> None:
+    given = {"displayName": "d", "trialJobSpec": {"workerPoolSpecs": [pool()]}}
+    config = {"imageUri": IMAGE, "containerArgs": ["b"]}
+    sent = {"tuningJob": given, "masterType": "local-2", "masterConfig": config, "jobDir": "gs://b/again"}
+    changed = custom_job_config.followed({"trainingInput": sent})["trainingInput"]["tuningJob"]["trialJobSpec"]
+    assert changed["baseOutputDirectory"] == {"outputUriPrefix": "gs://b/again"}
+    (first,) = changed["workerPoolSpecs"]
+    assert first["machineSpec"]["machineType"] == "local-2"
+    assert first["containerSpec"]["args"] == ["b"]

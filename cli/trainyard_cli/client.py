@@ -23,6 +23,7 @@ from trainyard_protocol.answers.audit import AuditEntry, AuditPage
 from trainyard_protocol.answers.cluster import QuotasView, ServerStatus
 from trainyard_protocol.answers.comparison import ComparisonView
 from trainyard_protocol.answers.configs import ConfigCheck, ConfigCheckRequest
+from trainyard_protocol.answers.dependencies import DependenciesView
 from trainyard_protocol.answers.experiments import JobNote
 from trainyard_protocol.answers.files import FileEntry, FileListing
 from trainyard_protocol.answers.google import GoogleKey
@@ -201,6 +202,10 @@ class Client(V1Client):
         another job, InvalidArgument for a metric that no trial has reported."""
         params = _given(metric=metric, goal=goal)
         return self._read(StudyView, "GET", self._of_job(study, "/trials"), params=params)
+
+    def dependencies(self, job: str) -> DependenciesView:
+        """The jobs that a job starts after, and those that start after it."""
+        return self._read(DependenciesView, "GET", self._of_job(job, "/dependencies"))
 
     def why(self, job: str) -> QueueExplanationView:
         return self._read(QueueExplanationView, "GET", self._of_job(job, "/why"))

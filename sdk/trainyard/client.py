@@ -134,6 +134,7 @@ class Client:
         cpus: int | None = None,
         band: Literal["", "production", "normal", "batch"] = "",
         notify: str | Sequence[str] = (),
+        after: "str | Job | Sequence[str | Job]" = (),
         staging_bucket: str = "",
         sweep: Mapping[str, Sequence[object]] | None = None,
         sweep_style: Literal["", "flags", "flags-with-equals", "overrides"] = "",
@@ -148,7 +149,8 @@ class Client:
 
         Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri, `secrets` is
         --set-secrets: names of secrets by variable or path; `env` has variables by name; `mounts` are --mount: paths by
-        name, "" for /mnt/NAME; `notify` is a channel, address or URL, or several; `sweep` has the values of each flag.
+        name, "" for /mnt/NAME; `notify` is a channel, address or URL, or several; `after` is a job, a text such as
+        "train:metrics.val_loss<0.3", or several; `sweep` has the values of each flag.
         `args` are words of the program's arguments, or its flags as a mapping: {"lr": 0.1} is --lr=0.1. A program is
         packaged and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
         """
@@ -176,6 +178,9 @@ class Client:
             "parallel_trials": parallel_trials,
             "early_stopping": early_stopping,
         }
+        predecessors = (after,) if isinstance(after, str | Job) else after
+        if words := tuple(job.id if isinstance(job, Job) else job for job in predecessors if job):
+            given["after"] = (words,)
         flags = JobFlags({name: value for name, value in given.items() if value})
         user_args = _words(args)
         source = config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None

@@ -104,14 +104,16 @@ class Capability:
     others that are submitted at the same time are added."""
 
     job_events: JobEvents | None = None
-    """Writes beside jobs, in the transaction of each event. What it raises undoes the transaction."""
+    """Writes beside jobs, in the transaction of each event. What it raises undoes the transaction. `Writer.hold` keeps
+    a job that is added from starting, until it is called again."""
 
     before_removal: Callable[["Backend", Collection[int]], None] | None = None
     """Keeps what outlives jobs that are about to be deleted, by their keys, before their files go. What it raises
-    leaves the jobs as they are."""
+    leaves the jobs as they are: a TrainyardError says why they cannot be deleted yet."""
 
-    order: Callable[[JobRow, str], Mapping[str, Any]] | None = None
-    """Its fields of the order of a run of a job, with the run's token ("": it has none)."""
+    order: Callable[["Backend", Reader, JobRow, str], Mapping[str, Any]] | None = None
+    """Its fields of the order of a run of a job, with the run's token ("": it has none). `variables` are also those of
+    `jobs explain`, and placeholders in arguments: `{after.job_dir}` is TRAINYARD_AFTER_JOB_DIR."""
 
     curves: "Curves | None" = None
     """A source of points of a job's metrics, beside what its programs print and write."""

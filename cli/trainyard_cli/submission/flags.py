@@ -187,6 +187,14 @@ FLAGS: tuple[Flag, ...] = (
         {"type": click.Choice(("production", "normal", "batch"), case_sensitive=False)},
     ),
     Flag(
+        "--after",
+        "Jobs of the project that must have succeeded before this one starts; JOB:ended for any end, or a condition on "
+        "a last metric such as 'JOB:metrics.val_loss<0.3'. May be given several times. They replace the config's.",
+        "trainingInput.after",
+        {"type": CommaSeparated(), "multiple": True, "metavar": "JOB[:CONDITION],..."},
+        job_fields.joined,
+    ),
+    Flag(
         "--notify",
         "A notification channel of the project, a mail address or a URL that is notified when the job ends or stalls. "
         "May be given several times, and replaces the config's of this destination.",

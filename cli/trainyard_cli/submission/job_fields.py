@@ -25,6 +25,11 @@ def number(path: str, value: Any, _job: JobData) -> Fields:
     yield path, str(value)
 
 
+def joined(path: str, value: Any, _job: JobData) -> Fields:
+    """The words of a list that was given in several parts."""
+    yield path, [word for words in value for word in words]
+
+
 def accelerator(path: str, value: Any, _job: JobData) -> Fields:
     yield f"{path}.type", value["type"].upper().replace("-", "_")
     yield f"{path}.count", value.get("count", "1")

@@ -68,7 +68,7 @@ PRIMARY = Task("master", 0)
 
 class JobContext(Protocol):
     """The fields of a job that the variables contain. A `RunOrder` and the server's `JobSnapshot` have them. `trial`:
-    None outside hyperparameter tuning."""
+    None outside hyperparameter tuning. `variables`: further ones of the service."""
 
     @property
     def job_id(self) -> str: ...
@@ -78,6 +78,8 @@ class JobContext(Protocol):
     def training_input(self) -> TrainingInput: ...
     @property
     def trial(self) -> TrialOrder | None: ...
+    @property
+    def variables(self) -> Mapping[str, str]: ...
 
 
 def pool_of(task_type: str) -> str:
@@ -140,6 +142,7 @@ def environment(
         "CLOUD_ML_PROJECT_ID": job.project,
         "CLOUD_ML_REGION": training_input.region,
         **job_dir_variables(job_dir),
+        **job.variables,
     }
     if job.trial:
         variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)

@@ -3,10 +3,39 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
+from trainyard_protocol.job.keys.secrets import OWN_PREFIXES
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 
 PROGRAM = "trainyard_program"
 """The module that launches a program, and the name of its wheel."""
+
+
+_CONFIGS = ("master_config", "worker_config", "parameter_server_config", "evaluator_config")
+
+
+def filled(training_input: TrainingInput, variables: Mapping[str, str]) -> TrainingInput:
+    """The training input with the values of these variables in place of their placeholders in arguments:
+    `{after.job_dir}` is that of TRAINYARD_AFTER_JOB_DIR."""
+    values = {
+        f"{{{name.removeprefix(OWN_PREFIXES[0]).lower().replace('_', '.', 1)}}}": value
+        for name, value in variables.items()
+    }
+
+    def words(arguments: Sequence[str]) -> tuple[str, ...]:
+        for placeholder, value in values.items():
+            arguments = [word.replace(placeholder, value) for word in arguments]
+        return tuple(arguments)
+
+    if not values:
+        return training_input
+    configs = {
+        name: config.model_copy(update={"container_args": words(config.container_args)})
+        for name in _CONFIGS
+        if (config := getattr(training_input, name)) is not None and config.container_args
+    }
+    return training_input.model_copy(
+        update=configs | ({"args": words(training_input.args)} if training_input.args else {})
+    )
 
 
 def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:

@@ -1,5 +1,5 @@
 """Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`,
-`engine_options`, `notifications`, `custom_job`, `tuning_job` and some of `scheduling`.
+`engine_options`, `notifications`, `after`, `custom_job`, `tuning_job` and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -19,6 +19,7 @@ from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import Argument, Boolean, Count, Int32, Text, enum_of, kind_of, validation_error
 from trainyard_protocol.job.custom_jobs import GivenCustomJob
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.keys import dependencies as dependency_rules
 from trainyard_protocol.job.keys import env as env_rules
 from trainyard_protocol.job.keys import mounts as mount_rules
 from trainyard_protocol.job.keys import notifications as notification_rules
@@ -113,6 +114,9 @@ class TrainingInput(Message):
     engine_options: EngineOptions = EngineOptions()
     notifications: Annotated[
         tuple[Notification, ...], BeforeValidator(notification_rules.not_too_many_notifications)
+    ] = ()
+    after: Annotated[
+        tuple[dependency_rules.Predecessor, ...], BeforeValidator(dependency_rules.not_too_many_predecessors)
     ] = ()
     custom_job: GivenCustomJob | None = None
     tuning_job: GivenTuningJob | None = None

@@ -21,7 +21,7 @@ from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.job.training_input import TrainingInput
-from trainyard_protocol.message import Many, Wire
+from trainyard_protocol.message import Environment, Many, Wire
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
 from trainyard_protocol.wire.attachments import AttachOrder
@@ -231,6 +231,7 @@ class RunOrder(Wire):
     `tracking_run` is the job as a run of MLflow. `spread` is set for a part of a run over several agents.
     `wants_resolved` until the server has what the run has resolved.
     `retried_codes` are exit codes that lead to another run: with them keepOnFailure keeps nothing.
+    `variables` are further ones of the service, for every replica.
     """
 
     run_id: str
@@ -253,6 +254,7 @@ class RunOrder(Wire):
     spread: SpreadOrder | None = None
     wants_resolved: bool = False
     retried_codes: Many[int] = ()
+    variables: Environment = Field(default_factory=dict)
     unreadable: str = Field(default="", exclude=True)
 
     @property

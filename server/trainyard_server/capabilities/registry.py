@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trainyard_server.capabilities.attachments.capability import ATTACHMENTS
 from trainyard_server.capabilities.backups.capability import BACKUPS
 from trainyard_server.capabilities.config_editor.capability import CONFIG_EDITOR
+from trainyard_server.capabilities.dependencies.capability import DEPENDENCIES
 from trainyard_server.capabilities.experiments.capability import EXPERIMENTS
 from trainyard_server.capabilities.google.capability import GOOGLE
 from trainyard_server.capabilities.health.capability import HEALTH
@@ -23,6 +24,7 @@ CAPABILITIES: Sequence[Capability] = (
     GOOGLE,
     TRACKING,
     EXPERIMENTS,
+    DEPENDENCIES,
     ATTACHMENTS,
     SECRETS,
     NOTIFICATIONS,

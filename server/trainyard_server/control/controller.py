@@ -300,7 +300,7 @@ class Controller:
                         continue
                     run = writer.add_run(job, placement.parts, now, "Waiting for job to be provisioned.")
                     if run.number == 1:
-                        self._backend.observations.queue_waits.observe((now - job.created_at).total_seconds())
+                        self._backend.observations.queue_waits.observe((now - job.queued_at).total_seconds())
                     if placement.scaled:
                         writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
                     if placement.without_gpus:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import TrialOrder
@@ -135,6 +136,7 @@ def snapshot_of(
         run_limit_s=job.run_limit_s,
         started_at=job.started_at,
         backoff_until=job.backoff_until,
+        is_held=job.is_held,
         retries_used=job.retries_used,
         stop_message=job.stop_message,
         stall_action=stalls.requested_action(job.labels),
@@ -181,6 +183,16 @@ def trial_order(reader: Reader, job: JobRow) -> TrialOrder | None:
         metric_tag=spec.hyperparameter_metric_tag,
         hyperparameters=spec.snake_case(),
     )
+
+
+def order_of_capabilities(reader: Reader, backend: Backend, job: JobRow, run_token: str = "") -> dict[str, Any]:
+    """The fields that capabilities have in the order of a run of a job."""
+    fields: dict[str, Any] = {"variables": {}}
+    for capability in backend.capabilities:
+        if capability.order is not None:
+            own = capability.order(backend, reader, job, run_token)
+            fields |= {**own, "variables": {**fields["variables"], **own.get("variables", {})}}
+    return fields
 
 
 def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSnapshot:

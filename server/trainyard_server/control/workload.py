@@ -220,7 +220,7 @@ class Workload:
             return
         self.jobs[key] = job
         self._unseen.add(key)
-        if job.state is JobState.QUEUED:
+        if job.state is JobState.QUEUED and not job.is_held:
             self.queue[key] = job
             self.notes[key] = WaitingNote(row.waiting_kind, row.waiting, row.position)
         if (at := decisions.deadline(job)) is not None:

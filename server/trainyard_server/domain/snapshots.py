@@ -1,7 +1,7 @@
 """Snapshots of jobs, runs and replicas: the values that the lifecycle and the scheduler decide with. Pure."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from trainyard_protocol.answers.jobs import Verdict
@@ -112,6 +112,8 @@ class JobSnapshot:
     """The longest running time of its band when it was submitted; None: any."""
     started_at: datetime | None = None
     backoff_until: datetime | None = None
+    is_held: bool = False
+    """It is queued, and may not start yet."""
     retries_used: int = 0
     """New runs after infrastructure failures since a run got further than those before it."""
     rules_used: tuple[int, ...] = ()
@@ -124,6 +126,8 @@ class JobSnapshot:
     restarts: tuple[RunSnapshot, ...] = ()
     trial: TrialOrder | None = None
     """Set for a trial, where its variables are of interest."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Those of capabilities, where they are of interest."""
     avoids: Avoidance | None = None
     """The agent that a queued job avoids, since its last run failed of that machine; None: none."""
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class SingleReplica:
     project: str
     training_input: TrainingInput
     trial: None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def write(client: Client, job: str, directory: Path, emulator: str) -> None:

@@ -90,9 +90,17 @@ def stream_logs(
     type=click.Choice(WAIT_STATES, case_sensitive=False),
     help="Wait until each job has reached this state.  [default: until it has ended]",
 )
+@click.option("--all", "with_followers", is_flag=True, help="Wait for the jobs that start after these as well.")
 @connected
 @output_options
-def wait(client: "Client", output: Output, names: tuple[str, ...], timeout: float | None, for_state: str | None) -> int:
+def wait(
+    client: "Client",
+    output: Output,
+    names: tuple[str, ...],
+    timeout: float | None,
+    for_state: str | None,
+    with_followers: bool,
+) -> int:
     """Wait for jobs to end, without their logs. Exits with the exit code of the job, as stream-logs does.
 
     With several jobs: 0 if all succeeded, else the exit code of the first in the given order that did not. With
@@ -101,6 +109,8 @@ def wait(client: "Client", output: Output, names: tuple[str, ...], timeout: floa
     from trainyard_cli.output.log import wait as waiting
 
     state = JobState(for_state) if for_state else None
+    if with_followers:
+        names = waiting.with_followers(names, client.dependencies)
     result = waiting.wait(client, names, notify, target=state, timeout_s=timeout)
     formats.printed(output, [detail.job for detail in result.jobs])
     return result.code

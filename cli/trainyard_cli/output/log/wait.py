@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 from trainyard_cli.client import Client, StreamLost, StreamResumed
 from trainyard_cli.output.log.follow import INTERRUPTED, exit_code, summary_lines
+from trainyard_protocol.answers.dependencies import DependenciesView
 from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 
@@ -60,6 +61,14 @@ def wait(
             left = [name for name in pending if not is_settled(jobs[name], target)]
             notify(timeout_message({name: jobs[name] for name in left}, target, timeout_s or 0, client.flags))
     return WaitResult(tuple(jobs.values()), combined_code(list(jobs.values()), target) if code is None else code)
+
+
+def with_followers(names: Sequence[str], dependencies: Callable[[str], DependenciesView]) -> tuple[str, ...]:
+    """The jobs, and all that start after them or after one of those, in this order. Raises NotFound."""
+    found = list(dict.fromkeys(names))
+    for name in found:  # it grows
+        found += [job.job_id for job in dependencies(name).followers if job.job_id not in found]
+    return tuple(found)
 
 
 def is_settled(detail: JobDetail, target: JobState | None) -> bool:

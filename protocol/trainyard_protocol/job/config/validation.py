@@ -13,8 +13,8 @@ from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.job.config import placeholders, python_versions, tuning_rules
+from trainyard_protocol.job.keys import dependencies, mounts, secrets
 from trainyard_protocol.job.keys import env as env_rules
-from trainyard_protocol.job.keys import mounts, secrets
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
 from trainyard_protocol.job.parsing import parse_job
 from trainyard_protocol.job.ranks import RANK_NAMES
@@ -83,6 +83,8 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
         yield from _containers(ti)
     yield from secrets.clashes(ti.secrets, ti.env)
     yield from mounts.clashes(ti.mounts, ti.secrets, ti.job_dir)
+    if "after" not in unreadable:
+        yield from dependencies.without_predecessor(ti.after, ti.args)
 
 
 def _of_the_rest(data: object, catalog: Catalog) -> Iterator[Violation]:

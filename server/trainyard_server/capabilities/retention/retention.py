@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import ExitStack
 from datetime import timedelta
 
+from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
 from trainyard_server.control.removal import RETENTION, remove_job
@@ -108,4 +109,7 @@ class Retention:
             except LockTimeout:  # a backup begins; ticks do not wait for it
                 return
             for _ in range(min(_BATCH, len(self._jobs))):
-                remove_job(self._backend, self._jobs.popleft(), RETENTION)
+                try:
+                    remove_job(self._backend, self._jobs.popleft(), RETENTION)
+                except FailedPrecondition:  # it is still needed: the next survey finds it again
+                    continue

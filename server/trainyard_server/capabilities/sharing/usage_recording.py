@@ -71,7 +71,10 @@ class UsageRecording:
 def wait_of(unrecorded: UnrecordedRun) -> float | None:
     """The seconds for which a job waited for this run, its first; None for another run, and for a further part."""
     run, job, _ = unrecorded
-    return (run.created_at - job.created_at).total_seconds() if run.number == 1 and run.part_of is None else None
+    if run.number != 1 or run.part_of is not None:
+        return None
+    is_queued_again = job.queued_at > run.created_at
+    return (run.created_at - (job.created_at if is_queued_again else job.queued_at)).total_seconds()
 
 
 def share_of(replica: ReplicaRow) -> HeldShare:

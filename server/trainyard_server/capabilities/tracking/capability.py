@@ -29,7 +29,7 @@ TRACKING = Capability(
     "tracking",
     services=_services,
     job_events=store.JOB_EVENTS,
-    order=lambda job, token: {"tracking_run": run_id(job.key) if token else ""},
+    order=lambda _backend, _reader, job, token: {"tracking_run": run_id(job.key) if token else ""},
     curves=LoggedCurves(),
     routers=(routes.router, model_routes.router, artifact_routes.router, rest_routes.router, page.router),
 )

@@ -35,6 +35,8 @@ class QueueExplanation:
         now = self._backend.clock()
         with self._backend.store.read() as reader:
             row = _waiting_job(reader, known_job(reader, project, job_id))
+            if row.is_held:
+                return _view(row, needs=needs(reader.job_input(row)[1]), summary=f"It {row.waiting}.")
             if row.state is not JobState.QUEUED or studies.kind_of(reader, row.key).is_study:
                 state, silent = _present_state(reader, row), awaited_agents(reader, self._backend, row, silent=True)
                 return _view(row, summary=f"{state} It waits {silent}." if silent else state)

@@ -138,7 +138,7 @@ def deadline(job: JobSnapshot) -> datetime | None:
     """The time at which `step` may decide otherwise although nothing else has changed."""
     if job.state is JobState.RUNNING and job.started_at is not None:
         return job.started_at + _span(job.max_running_s)
-    if job.state in (JobState.QUEUED, JobState.PREPARING) and job.max_wait_s is not None:
+    if job.state in (JobState.QUEUED, JobState.PREPARING) and job.max_wait_s is not None and not job.is_held:
         return job.queued_at + _span(job.max_wait_s)
     return None
 

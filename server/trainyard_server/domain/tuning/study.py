@@ -91,7 +91,7 @@ class TrialSnapshot:
 class StudySnapshot:
     """A study with its trials, by their numbers. `metric`: the metric that was taken from what trials report, "" where
     the config's counts. `past`: parameters and value of trials of the study that it resumes. `failure`: it fails as
-    soon as no trial runs. `exhausted`: its space has no further trial."""
+    soon as no trial runs. `exhausted`: its space has no further trial. `is_held`: it may not start yet."""
 
     key: int
     project: str
@@ -105,6 +105,7 @@ class StudySnapshot:
     failure: str = ""
     exhausted: bool = False
     stop_message: str = ""
+    is_held: bool = False
 
     @property
     def tag(self) -> str:
@@ -180,7 +181,7 @@ Decision = MoveStudy | CreateTrial | LogTrial | StopTrials | FailStudy
 
 def step(study: StudySnapshot) -> Decision | None:
     """The next decision, or None."""
-    if study.state in FINAL_JOB_STATES:
+    if study.state in FINAL_JOB_STATES or study.is_held:
         return None
     return _logged(study) or _moved(study) or _cancelling(study) or _failing(study) or _going_on(study)
 

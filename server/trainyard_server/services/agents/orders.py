@@ -5,11 +5,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.commands import filled
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import RunState
 from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder, SpreadOrder
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import live_runs, peers_of, spread_order, trial_order
+from trainyard_server.control.snapshots import live_runs, order_of_capabilities, peers_of, spread_order, trial_order
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.lifecycle import retries, stalls
 from trainyard_server.storage.db.base.columns import values_of
@@ -49,7 +50,10 @@ class Orders:
                 token = self._run_tokens.token(run.run_id) if has_token else ""
                 spread = spread_order(reader, run)
                 retried = _retried_codes(reader, job, training_input)
-                orders.append(self._order(run, gang, peers, job, training_input, trial, token, spread, retried))
+                further = order_of_capabilities(reader, self._backend, job, token)
+                orders.append(
+                    self._order(run, gang, peers, job, training_input, trial, token, spread, retried, further)
+                )
         return tuple(orders)
 
     def _order(
@@ -63,14 +67,12 @@ class Orders:
         run_token: str,
         spread: SpreadOrder | None,
         retried_codes: tuple[int, ...],
+        further: dict[str, Any],
     ) -> RunOrder:
         job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir, job.created_at)
         if training_input.job_dir not in ("", job_dir):
             training_input = training_input.model_copy(update={"job_dir": job_dir})
-        further: dict[str, Any] = {}
-        for capability in self._backend.capabilities:
-            if capability.order is not None:
-                further |= capability.order(job, run_token)
+        training_input = filled(training_input, further["variables"])
         return RunOrder(
             run_id=run.run_id,
             number=run.number,

@@ -13,7 +13,7 @@ from trainyard_protocol.answers.metrics import JobMetric, TrialMetric
 from trainyard_protocol.answers.usage import UsageSample
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.cluster import PRIMARY, Task, launch_environment
-from trainyard_protocol.job.commands import container_arguments, module_command, reproduce
+from trainyard_protocol.job.commands import container_arguments, filled, module_command, reproduce
 from trainyard_protocol.job.keys import mounts as mount_rules
 from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.mounts import CACHE
@@ -23,7 +23,7 @@ from trainyard_protocol.states import JobState, Outcome
 from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.removal import RETENTION
-from trainyard_server.control.snapshots import awaited_agents, peers_of, snapshot_of, trial_order
+from trainyard_server.control.snapshots import awaited_agents, order_of_capabilities, peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.domain.tuning.study import tag_of
@@ -168,6 +168,9 @@ class JobDetails:
             peers = peers_of(gang, reader.gang(beside)) if beside is not None else {}
             agent = reader.agent(reader.part_with(run, task.name).agent_id)
             snapshot = replace(snapshot_of(job, reader.job_input(job)), trial=trial_order(reader, job))
+            given_by_others = order_of_capabilities(reader, self._backend, job)["variables"]
+            training_input = filled(snapshot.training_input, given_by_others)
+            snapshot = replace(snapshot, training_input=training_input, variables=given_by_others)
         addresses = {Task.parse(replica.task): replica.address for replica in gang}
         if task not in addresses:
             tasks = ", ".join(sorted(replica.task for replica in gang))

@@ -37,6 +37,7 @@ from trainyard_server.domain.scheduling.scheduler import Waiting
 from trainyard_server.storage.db.agent_writer import AgentWriter, set_values
 from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import (
+    HELD,
     DeletedJobRow,
     EventRow,
     JobLabelRow,
@@ -393,6 +394,17 @@ class Writer(AgentWriter):
         # Another process may have written the same.
         new = {key: event for key, event in events.items() if key in still and still[key] != notes[key].kind}
         self._add_events(new, now)
+
+    def hold(self, job: JobRow, reason: str, now: datetime) -> None:
+        """Hold back a queued job for this reason ("waits for ..."): the scheduler passes it and delays nobody for it,
+        and a study makes no trials. With "" it goes on, and its maxWaitTime begins now."""
+        kind = HELD if reason else ""
+        values: dict[str, Any] = {"waiting": reason, "waiting_kind": kind, "position": 0}
+        if not reason:
+            values["queued_at"] = now
+        self._change_job(job, {"state": JobState.QUEUED}, **values)
+        message = f"Job {job.job_id} {reason}." if reason else f"Job {job.job_id} may start now."
+        self.add_event(job.key, Event("waiting", message), now)
 
     def delete_job(self, job: JobRow, now: datetime, by: str) -> None:
         """Delete a job that has ended with everything that belongs to it. Its id and its key stay used."""

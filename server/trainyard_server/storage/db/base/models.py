@@ -18,6 +18,9 @@ from trainyard_server.storage.db.base.columns import AnyText, Table
 _E = TypeVar("_E", bound=StrEnum)
 
 
+HELD = "held"
+"""The `waiting_kind` of a queued job that the scheduler passes: see `Writer.hold`."""
+
 _NO_TRIAL = text("study_key IS NULL")
 
 
@@ -93,6 +96,11 @@ class JobRow(Table):
     def is_study(self) -> bool:
         """Whether it is a study, of which there is a `StudyRow`."""
         return self.study_key is None and self.training_input.get("hyperparameters") is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is queued, and may not start yet."""
+        return self.state is JobState.QUEUED and self.waiting_kind == HELD
 
 
 class StudyRow(Table):

@@ -12,6 +12,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, Run
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.storage.db.base.agent_models import AgentRow, InstallationRow, LeaseRow
 from trainyard_server.storage.db.base.models import (
+    HELD,
     IS_LOG_OPEN,
     DeletedJobRow,
     EventRow,
@@ -226,8 +227,9 @@ class Reader:
         return self.session.scalars(query if with_studies else query.where(NO_STUDY)).all()
 
     def queued(self) -> Sequence[JobRow]:
-        """All jobs that wait for a run, trials among them, studies not."""
-        return self.session.scalars(select(JobRow).where(JobRow.state == JobState.QUEUED, NO_STUDY)).all()
+        """All jobs that wait for a run, trials among them, studies and those that are held back not."""
+        waiting = JobRow.state == JobState.QUEUED, JobRow.waiting_kind != HELD
+        return self.session.scalars(select(JobRow).where(*waiting, NO_STUDY)).all()
 
     def projects(self, keys: Iterable[int]) -> dict[int, str]:
         """The project of each of these jobs."""

@@ -99,6 +99,7 @@ def snapshot(
         failure=study.failure,
         exhausted=study.exhausted,
         stop_message=job.stop_message,
+        is_held=job.is_held,
     )
 
 

@@ -1,0 +1,24 @@
+"""Dependencies of jobs: a job starts after others have ended, by the key `after`."""
+
+from trainyard_server.capabilities.dependencies import routes, store
+from trainyard_server.capabilities.dependencies.dependencies import (
+    Dependencies,
+    check_predecessors,
+    refuse_removal,
+    variables,
+)
+from trainyard_server.capabilities.dependencies.job_card import neighbours_context
+from trainyard_server.capability import Capability, Loop
+from trainyard_server.dashboard.views import JobCard
+
+DEPENDENCIES = Capability(
+    "dependencies",
+    services=lambda cases: (Dependencies(cases.backend, cases.controller),),
+    routers=(routes.router,),
+    job_cards=(JobCard("dependencies/_neighbours.html", neighbours_context),),
+    check=check_predecessors,
+    job_events=store.JOB_EVENTS,
+    before_removal=refuse_removal,
+    order=variables,
+    loops=(Loop(lambda cases: cases.of(Dependencies).step(), 1.0, "Jobs that start after others cannot be released"),),
+)

@@ -100,8 +100,10 @@ def predecessor_of(reader: Reader, row: DependencyRow, now: datetime) -> Predece
     if job is None:
         return Predecessor(None)
     is_old = job.ended_at is not None and job.ended_at < now - _MEASURED_WITHIN
-    metrics = select(JobMetricRow.name, JobMetricRow.last).filter_by(job_key=job.key).order_by(JobMetricRow.name)
-    values = dict(reader.session.execute(metrics).tuples().all()) if row.metric else {}
+    values: dict[str, float | None] = {}
+    if row.metric:
+        query = select(JobMetricRow.name, JobMetricRow.last).filter_by(job_key=job.key).order_by(JobMetricRow.name)
+        values = {name: last for name, last in reader.session.execute(query)}  # noqa: C416 - rows are tuples by name
     return Predecessor(job.state, job.measured or is_old, values.get(row.metric), tuple(values))
 
 
@@ -112,7 +114,7 @@ def mark_fulfilled(writer: Writer, row: DependencyRow) -> None:
 
 
 def predecessors(reader: Reader, job: JobRow) -> Sequence[Neighbour]:
-    """What a job starts after, in the order of its entries; of a trial that of its study."""
+    """The jobs that a job starts after, in the order of its entries; of a trial those of its study."""
     query = select(DependencyRow, JobRow).outerjoin(JobRow, JobRow.key == DependencyRow.after_key)
     rows = reader.session.execute(query.filter_by(job_key=job.study_key or job.key).order_by(DependencyRow.position))
     return [Neighbour(row.dependency, before) for row, before in rows]

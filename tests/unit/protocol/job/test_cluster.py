@@ -4,7 +4,8 @@ import importlib.util
 import json
 import shlex
 import subprocess
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainyard_protocol.job.cluster import (
     tracking_variables,
 )
 from trainyard_protocol.job.commands import module_command, reproduce
+from trainyard_protocol.job.keys.dependencies import JOB_DIR_VARIABLE
 from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.ranks import RANK_NAMES, RANK_VARIABLES
 from trainyard_protocol.job.training_input import TrainingInput
@@ -45,6 +47,7 @@ class Job:
     job_id: str = "census_1"
     project: str = "my-project"
     trial: TrialOrder | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 TRIAL = TrialOrder(
@@ -320,6 +323,7 @@ class Trial:
     trial: TrialOrder
     job_id: str = "j"
     project: str = "p"
+    variables: Mapping[str, str] = field(default_factory=lambda: {JOB_DIR_VARIABLE: "d", f"{JOB_DIR_VARIABLE}S": "d"})
 
 
 def test_page_has_the_row_of_every_rank_and_no_other() -> None:

@@ -188,8 +188,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--after",
-        "Jobs of the project that must have succeeded before this one starts; JOB:ended for any end, or a condition on "
-        "a last metric such as 'JOB:metrics.val_loss<0.3'. May be given several times. They replace the config's.",
+        "Start once these jobs have succeeded; JOB:ended: have ended; 'JOB:metrics.val_loss<0.3': with this last value. "
+        "They replace the config's.",
         "trainingInput.after",
         {"type": CommaSeparated(), "multiple": True, "metavar": "JOB[:CONDITION],..."},
         job_fields.joined,

@@ -28,14 +28,13 @@ def filled(training_input: TrainingInput, variables: Mapping[str, str]) -> Train
 
     if not values:
         return training_input
-    configs = {
-        name: config.model_copy(update={"container_args": words(config.container_args)})
-        for name in _CONFIGS
-        if (config := getattr(training_input, name)) is not None and config.container_args
-    }
-    return training_input.model_copy(
-        update=configs | ({"args": words(training_input.args)} if training_input.args else {})
-    )
+    changed: dict[str, object] = {"args": words(training_input.args)} if training_input.args else {}
+    for name in _CONFIGS:
+        config = getattr(training_input, name)
+        given = [field for field in ("container_command", "container_args") if config and getattr(config, field)]
+        if given:
+            changed[name] = config.model_copy(update={field: words(getattr(config, field)) for field in given})
+    return training_input.model_copy(update=changed)
 
 
 def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:

@@ -231,7 +231,8 @@ class RunOrder(Wire):
     `tracking_run` is the job as a run of MLflow. `spread` is set for a part of a run over several agents.
     `wants_resolved` until the server has what the run has resolved.
     `retried_codes` are exit codes that lead to another run: with them keepOnFailure keeps nothing.
-    `variables` are further ones of the service, for every replica.
+    `variables` are further ones of the service, for every replica. `reads` are directories of other jobs that its
+    containers have as well, where they are paths.
     """
 
     run_id: str
@@ -255,6 +256,7 @@ class RunOrder(Wire):
     wants_resolved: bool = False
     retried_codes: Many[int] = ()
     variables: Environment = Field(default_factory=dict)
+    reads: Many[str] = ()
     unreadable: str = Field(default="", exclude=True)
 
     @property

@@ -80,10 +80,11 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class JobCard:
     """A card of a job's page. `template` has the page's context, and that which `context` reads for the use cases, the
-    project, the job's id and the job; its errors are the page's."""
+    project, the job's id and the job; its errors are the page's. `of_studies`: of those of studies as well."""
 
     template: str
     context: Callable[[UseCases, str, str, JobDetail], Mapping[str, Any]]
+    of_studies: bool = False
 
 
 _LINKS = (Link("/", "Jobs", 10), Link("/cluster", "Cluster", 20), Link("/audit", "Audit", 50, Role.ADMIN))

@@ -165,8 +165,10 @@ def test_study_waits_without_trials_and_counts_as_a_predecessor(api: Server, age
     go_on(api, agent)
     assert api.get("/trainyard/v1/projects/p/jobs/tune/trials")["trials"] == []
     assert api.get("/trainyard/v1/projects/p/jobs/tune/why")["summary"] == "It waits for prepare to succeed."
-    refused = {"after": ["tune:metrics.loss<1"]}
-    answer = api.submit("wrong", **refused)
+    page = api.client.get("/projects/p/jobs/tune", headers=api.session("admin")).text
+    assert "Waits for prepare to succeed" in page
+    assert 'title="tune to succeed">final</a>' in page
+    answer = api.submit("wrong", after=["tune:metrics.loss<1"])
     assert (answer.status_code, "tune is a study, whose trials have the metrics" in answer.text) == (400, True)
     end(api, agent, "prepare")
     agent.turn()

@@ -116,7 +116,7 @@ def launches(
                 secrets=variables_of_secrets,
                 secret_files=files,
                 run_token=token,
-                mounts=mounts,
+                mounts=(*mounts, *staging.reads),
             )
         )
     return result

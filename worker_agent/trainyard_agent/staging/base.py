@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from trainyard_agent.runtimes.base import ProgramUser
+from trainyard_agent.runtimes.base import Mount, ProgramUser
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
@@ -22,7 +22,8 @@ class Staging:
     output) say what failed. Once ready: `python` is the interpreter to start, `images` the engine's ids of the job's
     images by name ("" is the runtime image of a package job), `users` their users where they do not have their own,
     `packages` the directory of the run's own environment, `job_dir` the directory that is mounted at `job_dir_target`
-    for a job-dir which is a path, in a cluster a CLAIM/PATH; all of these for containers. `runtime` is the one that it
+    for a job-dir which is a path, in a cluster a CLAIM/PATH, `reads` the mounts of those of other jobs; all of these
+    for containers. `runtime` is the one that it
     is prepared for, and `runtime_reason` why, where there was a choice. `resolved` are its versions, once ready, where
     they are known.
     """
@@ -35,6 +36,7 @@ class Staging:
     packages: str = ""
     job_dir: str = ""
     job_dir_target: str = ""
+    reads: tuple[Mount, ...] = ()
     reason: Reason = Reason.STAGING_FAILED
     message: str = ""
     runtime: RuntimeName | None = None

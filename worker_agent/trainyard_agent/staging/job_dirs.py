@@ -6,13 +6,13 @@ inside, where links lead to the container's own files. With --one-user the job-d
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from trainyard_agent.host import directories, disk, unix_users
 from trainyard_agent.host.directories import LinkInPath
-from trainyard_agent.runtimes.base import ProgramUser
+from trainyard_agent.runtimes.base import Mount, ProgramUser
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.job.job_dirs import is_owners, owner_parts
 from trainyard_protocol.states import Reason
@@ -67,8 +67,24 @@ class JobDirs:
             raise _failed(path, f"{error.strerror}; a job-dir must lead through no link") from error
         except OSError as error:
             raise _not_created(path, error) from error
-        target = PurePosixPath(*path.parts[: len(path.parts) - len(names) + depth])
-        return JobDirMount(str(root.resolve().joinpath(*names[:depth])), str(target))
+        return _mount(path, root, names, depth)
+
+    def of_others(self, order: RunOrder, own: JobDirMount | None) -> tuple[list[Mount], list[str]]:
+        """Mounts of the directories that the run may read, and why others have none. Without `one_user` they are those
+        of the job's owner."""
+        mounts: dict[str, Mount] = {}
+        refused = []
+        for path in (Path(directory) for directory in order.reads if "://" not in directory):
+            try:
+                root, names = self._place(path, order)
+            except StagingFailed as error:
+                refused.append(f"Not mounted: {error}")
+                continue
+            mount = _mount(path, root, names, len(names) if self.one_user else _SHARED + 1)
+            is_there = Path(mount.source).is_dir() and str(Path(mount.source).resolve()) == mount.source
+            if is_there and (own is None or mount.target != own.target):
+                mounts[mount.target] = Mount(f"after-{len(mounts) + 1}", mount.source, mount.target)
+        return list(mounts.values()), refused
 
     def _place(self, path: Path, order: RunOrder) -> tuple[Path, tuple[str, ...]]:
         """The root of a path and the names below it."""
@@ -91,6 +107,12 @@ class JobDirs:
         """The roots as they were given and without links, the innermost first."""
         both = {base for root in self.roots for base in (root.absolute(), root.resolve())}
         yield from sorted(both, key=lambda base: len(base.parts), reverse=True)
+
+
+def _mount(path: Path, root: Path, names: Sequence[str], depth: int) -> JobDirMount:
+    """The mount of the first `depth` of the names below the root."""
+    target = PurePosixPath(*path.parts[: len(path.parts) - len(names) + depth])
+    return JobDirMount(str(root.resolve().joinpath(*names[:depth])), str(target))
 
 
 def create_default(job_dir: str, user: int | None = None) -> None:

@@ -15,7 +15,7 @@ DEPENDENCIES = Capability(
     "dependencies",
     services=lambda cases: (Dependencies(cases.backend, cases.controller),),
     routers=(routes.router,),
-    job_cards=(JobCard("dependencies/_neighbours.html", neighbours_context),),
+    job_cards=(JobCard("dependencies/_neighbours.html", neighbours_context, of_studies=True),),
     check=check_predecessors,
     job_events=store.JOB_EVENTS,
     before_removal=refuse_removal,

@@ -148,7 +148,8 @@ def variables(backend: Backend, reader: Reader, job: JobRow, _token: str) -> Map
     directories = list(dict.fromkeys(filter(None, (_directory(backend, row) for row in rows))))
     if not directories:
         return {}
-    return {"variables": {JOB_DIR_VARIABLE: directories[0], f"{JOB_DIR_VARIABLE}S": " ".join(directories)}}
+    own = {JOB_DIR_VARIABLE: directories[0], f"{JOB_DIR_VARIABLE}S": " ".join(directories)}
+    return {"variables": own, "reads": directories}
 
 
 def _directory(backend: Backend, job: JobRow) -> str:

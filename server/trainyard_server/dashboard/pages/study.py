@@ -11,7 +11,7 @@ from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.answers.tuning import StudyCharts
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.dashboard.pages.job_header import events_context, job_view
-from trainyard_server.dashboard.views import View
+from trainyard_server.dashboard.views import View, dashboard_of
 from trainyard_server.services.views.studies import by_importance
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC
 from trainyard_server.use_cases import UseCases
@@ -20,6 +20,7 @@ _SHOWN_LIVE = 20
 
 
 def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> View:
+    job_cards = dashboard_of(request).job_cards
     final: list[StudyCharts] = []  # those of a study that has ended: reading 10,000 trials takes half a second
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
@@ -27,7 +28,10 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
         if charts.state in FINAL_JOB_STATES and not final:
             final.append(charts)
         live = [trial for trial in charts.trials if trial.state not in FINAL_JOB_STATES]
+        cards = [(card.template, card.context(cases, project, job_id, detail)) for card in job_cards if card.of_studies]
         return {
+            "cards": [template for template, _ in cards],
+            **{name: value for _, context in cards for name, value in context.items()},
             "best": next((trial for trial in charts.trials if trial.number == charts.best), None),
             "charts": charts,
             "commands": _commands(project, job_id),

@@ -116,8 +116,6 @@ class ContainerStager(BackgroundStager):
             user_namespace = await _in_thread(self._has_user_namespace)
         except EngineError as error:
             raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
-        resolved = ResolvedRun(images=docker_spec.digests(inspections), installed=tuple(installed))
-        staged = replace(staged, resolved=resolved.bounded())
         chosen = {
             name: self._settings.users.of(order, ImageInfo.of(inspection), user_namespace)
             for name, inspection in inspections.items()
@@ -125,9 +123,12 @@ class ContainerStager(BackgroundStager):
         users = {name: user for name, user in chosen.items() if user is not None}
         primary = config_of(order.training_input, PRIMARY.type).image_uri
         mount = await asyncio.to_thread(self._settings.job_dirs.prepare, order, users.get(primary))
+        reads, refused = await asyncio.to_thread(self._settings.job_dirs.of_others, order, mount)
+        resolved = ResolvedRun(images=docker_spec.digests(inspections), installed=(*installed, *refused))
+        staged = replace(staged, users=users, reads=tuple(reads), resolved=resolved.bounded())
         if mount is None:
-            return replace(staged, users=users)
-        return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
+            return staged
+        return replace(staged, job_dir=mount.source, job_dir_target=mount.target)
 
     def _has_user_namespace(self) -> bool:
         """Asked once of each process of the engine, where that is known: it takes long. Raises EngineError."""

@@ -6,6 +6,7 @@ The image itself is pulled by the first node of the run's job (`pull.py`).
 import asyncio
 from pathlib import Path
 
+from trainyard_agent.runtimes.base import Mount
 from trainyard_agent.staging import job_dirs
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.environments.python_environment import PackageStager
@@ -28,4 +29,6 @@ class SlurmStager(PackageStager):
             message = f"The job-dir {directory} cannot be used: it is neither a gs:// address nor an absolute path."
             raise StagingFailed(Reason.START_FAILED, message)
         await asyncio.to_thread(job_dirs.create_default, directory)
-        return Staging("ready", job_dir=directory, job_dir_target=directory)
+        others = [other for other in order.reads if other != directory and Path(other).is_dir()]
+        reads = tuple(Mount(f"after-{number}", other, other) for number, other in enumerate(others, start=1))
+        return Staging("ready", job_dir=directory, job_dir_target=directory, reads=reads)

@@ -10,6 +10,7 @@ from trainyard_agent.engines.slurm import containers, pull, spec
 from trainyard_agent.engines.slurm.containers import Bind
 from trainyard_agent.engines.slurm.settings import SlurmSettings
 from trainyard_agent.engines.slurm.stager import SlurmStager
+from trainyard_agent.runtimes.base import Mount
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import Reason
@@ -90,8 +91,8 @@ def test_program_of_images_is_apptainer_or_singularity() -> None:
     assert "--slurm-images must be apptainer, singularity, or the absolute path" in problems["pyxis"]
 
 
-def staged(tmp_path: Path, **fields: Any) -> Staging:
-    update = {"training_input": parse_training_input(fields)}
+def staged(tmp_path: Path, reads: tuple[str, ...] = (), **fields: Any) -> Staging:
+    update = {"training_input": parse_training_input(fields), "reads": reads}
     asked = order("a" * 32, CHIEF).model_copy(update=update)
 
     async def settled() -> Staging:
@@ -101,6 +102,14 @@ def staged(tmp_path: Path, **fields: Any) -> Staging:
         return stager.status()[asked.run_id]
 
     return asyncio.run(settled())
+
+
+def test_job_with_an_image_has_the_directories_of_jobs_before_it(tmp_path: Path) -> None:
+    before, own = tmp_path / "before", str(tmp_path / "own")
+    before.mkdir()
+    reads = (str(before), own, "gs://b/j", str(tmp_path / "missing"))
+    staging = staged(tmp_path, reads, masterConfig={"imageUri": "r/i:1"}, jobDir=own)
+    assert staging.reads == (Mount("after-1", str(before), str(before)),)
 
 
 def test_job_with_an_image_needs_its_job_dir_alone(tmp_path: Path) -> None:

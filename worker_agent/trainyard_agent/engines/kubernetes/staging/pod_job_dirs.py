@@ -44,13 +44,14 @@ class PodJobDirs:
     claims: Sequence[JobDirClaim] = ()
     one_user: bool = False
 
-    def mount(self, order: RunOrder) -> JobDirMount | None:
-        """The mount of the job-dir; its source is CLAIM/PATH. None without a job-dir that is a path, and for one that
-        the service has chosen where pods have none. Raises StagingFailed."""
-        path = PurePosixPath(order.directory)
+    def mount(self, order: RunOrder, other: str = "") -> JobDirMount | None:
+        """The mount of the job-dir, or of one of another job; its source is CLAIM/PATH. None without a job-dir that is
+        a path, and for another's or one that the service has chosen where pods have none. Raises StagingFailed."""
+        path = PurePosixPath(directory := other or order.directory)
         holders = [claim for claim in self.claims if path.is_relative_to(claim.root)]
         claim = max(holders, key=lambda holder: len(holder.root.parts), default=None)
-        if not order.directory or "://" in order.directory or (claim is None and not order.training_input.job_dir):
+        is_optional = other or not order.training_input.job_dir
+        if not directory or "://" in directory or (claim is None and is_optional):
             return None
         if claim is None or path == claim.root or ".." in path.parts:
             raise self._refused(path, order)

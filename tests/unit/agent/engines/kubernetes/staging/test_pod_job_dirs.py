@@ -36,6 +36,16 @@ def test_directory_that_the_service_has_chosen_is_mounted_where_a_claim_has_it()
     assert PodJobDirs(CLAIMS).mount(order_of("", "/srv/p/ann/job")) is None
 
 
+def test_directory_of_another_job_is_mounted_where_a_claim_has_it_for_its_owner() -> None:
+    order = order_of("/mnt/jobs/p/ann/a")
+    claims = PodJobDirs(CLAIMS)
+    assert claims.mount(order, "/mnt/jobs/fast/p/ann/b") == JobDirMount("fast/p/ann/b", "/mnt/jobs/fast/p/ann/b")
+    assert claims.mount(order, "gs://bucket/b") is None
+    assert claims.mount(order, "/srv/p/ann/b") is None
+    with pytest.raises(StagingFailed, match="/mnt/jobs/p/bob/b cannot be used"):
+        claims.mount(order, "/mnt/jobs/p/bob/b")
+
+
 def test_every_other_directory_is_refused() -> None:
     table = [
         ((), False, "/mnt/jobs/p/ann/a", "use gs://"),

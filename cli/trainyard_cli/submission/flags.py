@@ -188,8 +188,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--after",
-        "Start once these jobs have succeeded; JOB:ended: have ended; 'JOB:metrics.val_loss<0.3': with this last value. "
-        "They replace the config's.",
+        "Start once these jobs have succeeded; JOB:ended: have ended; 'JOB:metrics.val_loss<0.3': with this last "
+        "value. They replace the config's.",
         "trainingInput.after",
         {"type": CommaSeparated(), "multiple": True, "metavar": "JOB[:CONDITION],..."},
         job_fields.joined,

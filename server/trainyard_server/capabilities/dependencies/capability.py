@@ -7,15 +7,20 @@ from trainyard_server.capabilities.dependencies.dependencies import (
     refuse_removal,
     variables,
 )
-from trainyard_server.capabilities.dependencies.job_card import neighbours_context
 from trainyard_server.capability import Capability, Loop
 from trainyard_server.dashboard.views import JobCard
+
+_CARD = JobCard(
+    "dependencies/_neighbours.html",
+    lambda cases, project, job_id, _: {"neighbours": cases.of(Dependencies).of(project, job_id)},
+    of_studies=True,
+)
 
 DEPENDENCIES = Capability(
     "dependencies",
     services=lambda cases: (Dependencies(cases.backend, cases.controller),),
     routers=(routes.router,),
-    job_cards=(JobCard("dependencies/_neighbours.html", neighbours_context, of_studies=True),),
+    job_cards=(_CARD,),
     check=check_predecessors,
     job_events=store.JOB_EVENTS,
     before_removal=refuse_removal,

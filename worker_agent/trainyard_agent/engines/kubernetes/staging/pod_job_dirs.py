@@ -45,18 +45,20 @@ class PodJobDirs:
     one_user: bool = False
 
     def mount(self, order: RunOrder, other: str = "") -> JobDirMount | None:
-        """The mount of the job-dir, or of one of another job; its source is CLAIM/PATH. None without a job-dir that is
-        a path, and for another's or one that the service has chosen where pods have none. Raises StagingFailed."""
+        """The mount of the job-dir; its source is CLAIM/PATH. None without a job-dir that is a path, and for one that
+        the service has chosen where pods have none. Raises StagingFailed. Of `other`, a directory of another job, None
+        as well where that is not for this one."""
         path = PurePosixPath(directory := other or order.directory)
         holders = [claim for claim in self.claims if path.is_relative_to(claim.root)]
         claim = max(holders, key=lambda holder: len(holder.root.parts), default=None)
         is_optional = other or not order.training_input.job_dir
         if not directory or "://" in directory or (claim is None and is_optional):
             return None
-        if claim is None or path == claim.root or ".." in path.parts:
-            raise self._refused(path, order)
-        below = path.relative_to(claim.root)
-        if not self.one_user and not is_owners(below, order.project, order.owner):
+        below = PurePosixPath() if claim is None else path.relative_to(claim.root)
+        is_own = self.one_user or is_owners(below, order.project, order.owner)
+        if claim is None or path == claim.root or ".." in path.parts or not is_own:
+            if other:
+                return None
             raise self._refused(path, order)
         names = below.parts if self.one_user else below.parts[:_OWN]
         return JobDirMount("/".join((claim.name, *names)), str(claim.root.joinpath(*names)))

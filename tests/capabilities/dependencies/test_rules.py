@@ -3,6 +3,8 @@
 import pytest
 from pydantic_core import PydanticCustomError
 
+from trainyard_cli.output.log.wait import with_followers
+from trainyard_protocol.answers.dependencies import DependenciesView, NeighbourView
 from trainyard_protocol.job.commands import filled
 from trainyard_protocol.job.keys.dependencies import Dependency, MetricCondition, dependency_of
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
@@ -89,3 +91,13 @@ def test_placeholders_of_variables_are_filled_in_all_arguments() -> None:
     assert result.master_config is not None
     assert result.master_config.container_args == ("gs://b/train",)
     assert filled(given, {}) is given
+
+
+def test_wait_for_all_has_each_follower_once() -> None:
+    after = {"a": ("b", "c"), "b": ("d",), "c": ("d", "a2"), "a2": (), "d": (), "x": ()}
+
+    def dependencies(name: str) -> DependenciesView:
+        neighbours = [NeighbourView(job_id=job, wanted="", state=JobState.QUEUED) for job in after[name]]
+        return DependenciesView(predecessors=(), followers=tuple(neighbours))
+
+    assert with_followers(("x", "a", "x"), dependencies) == ("x", "a", "b", "c", "d", "a2")

@@ -55,13 +55,8 @@ MESSAGES: dict[str, type[Message]] = {
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
-<<<<<<< HEAD
-    "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets", "tuningJob"},
+    "TrainingInput": {"after", "customJob", "engineOptions", "env", "mounts", "notifications", "secrets", "tuningJob"},
     "HyperparameterSpec": {"argumentStyle", "earlyStopping", "measurementSelectionType"},
-=======
-    "TrainingInput": {"after", "customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
-    "HyperparameterSpec": {"argumentStyle", "earlyStopping"},
->>>>>>> 7e60704f (Add after to the service's own discovery document)
     "Scheduling": {"band", "disableRetries", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }

@@ -16,7 +16,7 @@ from e2e.programs.test_programs import PROGRAMS
 
 PAGE = REPOSITORY / "docs" / "reference" / "mlflow.md"
 TABLE = re.compile(
-    r"(<!-- methods: written by tests/e2e/programs/test_mlflow_methods\.py -->\n).*?(<!-- /methods -->)", re.S
+    r"(<!-- methods: written by tests/capabilities/tracking/test_mlflow_methods\.py -->\n).*?(<!-- /methods -->)", re.S
 )
 LONGEST = 300
 

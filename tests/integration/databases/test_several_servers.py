@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from beds import databases
+from beds import databases, live_rows
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -30,6 +31,7 @@ from integration.api.api_support import (
 )
 from support.addresses import free_ports
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.attachments import ENDED, REFUSED
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
@@ -197,6 +199,40 @@ def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connectio
     finally:
         for bus in buses:
             bus.close()
+
+
+def test_transaction_of_each_server_sees_what_the_others_have_written(pair: tuple[Server, Server]) -> None:
+    """Random calls at either server. Before it decides, each has in memory what a fresh load of the database has."""
+    random = Random(7504)
+    agents = ScriptedAgent(pair[0]), ScriptedAgent(pair[1])
+    agents[1].runs, agents[1].replicas, agents[1].shipped = agents[0].runs, agents[0].replicas, agents[0].shipped
+    names: list[str] = []
+    for _ in range(60):
+        at = random.randrange(2)
+        api, agent = pair[at], agents[at]
+        match random.choice(["create", "turn", "turn", "work", "work", "cancel", "drain"]):
+            case "create":
+                names.append(f"job{len(names)}")
+                api.create(names[-1])
+            case "turn":
+                agent.turn(1)
+            case "work":
+                for run in list(agent.runs.values())[:1]:
+                    state = agent.replicas[run.run_id, "master-replica-0"].state
+                    if state is ReplicaState.RUNNING:
+                        agent.exit(run=run, code=random.choice([0, 1]))
+                    elif state is ReplicaState.PENDING:
+                        agent.start(run)
+            case "cancel" if names:
+                api.cancel(random.choice(names))
+            case "drain":
+                agent.change(device_errors=()).sync()
+        agents[1 - at].runs = agent.runs
+        for server_ in pair:
+            store = server_.use_cases.backend.store
+            with store.write():
+                assert live_rows.differences(store) == []
+    assert len({api.job(name)["state"] for name in names for api in pair}) > 1
 
 
 def test_server_on_another_data_directory_is_refused(tmp_path: Path, database: str) -> None:

@@ -1,74 +1,21 @@
 """Writes about agents: their heartbeats, their leases, whether they start runs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete
-from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy import delete
 
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.storage.db.base.agent_models import AgentRow, InstallationRow, LeaseRow
-from trainyard_server.storage.db.base.columns import Table
-from trainyard_server.storage.db.base.revisions import Changes
-from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add, stored
-from trainyard_server.storage.db.live.pending import PendingWrites
-from trainyard_server.storage.db.live.reader import LiveReader
-from trainyard_server.storage.db.live.rows import LiveTransaction
-from trainyard_server.storage.db.queries.job_inputs import JobInputs
+from trainyard_server.storage.db.base.statements import add
+from trainyard_server.storage.db.live.writer import LiveWriter
 from trainyard_server.storage.db.queries.reader import AgentHeartbeat
 
 
-class AgentWriter(LiveReader):
+class AgentWriter(LiveWriter):
     """The part of a `repository.Writer` that is of agents."""
-
-    def __init__(self, session: Session, inputs: JobInputs, live: LiveTransaction) -> None:
-        super().__init__(session, inputs, live)
-        self.live: LiveTransaction = live
-        self.changes = Changes()
-        self._writes = [PendingWrites()]
-        """Those of the transaction, and above them those of a block that is written as a whole, or not at all."""
-        self._savepoint: SessionTransaction | None = None
-
-    @property
-    def session(self) -> Session:
-        """The session, whose queries and statements see what was written before."""
-        self.flush()
-        return self._session
-
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Write all of this block, or nothing of it where it raises. It must not be inside of another one."""
-        restore = self.live.saved()
-        self._writes.append(PendingWrites())
-        try:
-            yield
-            if self._savepoint is not None:
-                self._savepoint.commit()
-            self._writes[0].join(self._writes[1])
-        except BaseException:
-            if self._savepoint is not None:
-                self._savepoint.rollback()
-            restore()
-            raise
-        finally:
-            self._savepoint = None
-            self._writes.pop()
-
-    def flush(self) -> None:
-        """Execute the statements that are still to be."""
-        outer, *inner = self._writes
-        if inner and self._savepoint is None:
-            outer.flush(self._session.connection())
-            self._savepoint = self._session.begin_nested()
-        self._writes[-1].flush(self._session.connection())
-
-    @property
-    def _connection(self) -> Connection:
-        return self.session.connection()
 
     def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
         """`reason`: why the service drains it. An agent that starts runs again has failed none."""
@@ -143,22 +90,6 @@ class AgentWriter(LiveReader):
         assert own is not None
         self._change(own, agent, values, agent_id=agent.agent_id)
 
-    def _change(
-        self, own: Table, given: Table, values: Mapping[str, Any], before: Mapping[str, Any] | None = None, **key: Any
-    ) -> None:
-        """Write values into `own`, the row in memory with that key, and into the row that the caller has.
-
-        Raises ConcurrentUpdate where it does not have the values of `before`.
-        """
-        before, values = before or {}, stored(type(own), values)
-        if any(getattr(own, name) != value for name, value in before.items()):
-            raise ConcurrentUpdate
-        self._writes[-1].change(type(own), key, before, values)
-        self.changes.wrote = True
-        for row in (own, given):
-            if not self.live.is_shared(row):
-                set_values(row, **values)
-
     def acquire_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:
         """Acquire or renew the lease if it has not changed since it was read. Whether `holder` has it now."""
         lease = self.session.get(LeaseRow, name)
@@ -178,9 +109,3 @@ class AgentWriter(LiveReader):
     def set_installation(self, installation_id: str) -> None:
         self._session.add(InstallationRow(installation_id=installation_id))
         self._session.flush()
-
-
-def set_values(row: Table, **values: Any) -> None:
-    """Let a row have what was just written into the database."""
-    for name, value in values.items():
-        set_committed_value(row, name, value)

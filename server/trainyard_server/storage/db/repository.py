@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, update
-from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.answers.jobs import describe_runtime
@@ -34,7 +33,7 @@ from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting
-from trainyard_server.storage.db.agent_writer import AgentWriter, set_values
+from trainyard_server.storage.db.agent_writer import AgentWriter
 from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import (
     HELD,
@@ -50,6 +49,7 @@ from trainyard_server.storage.db.base.models import (
 )
 from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add
 from trainyard_server.storage.db.live.rows import LiveJob, LiveTransaction
+from trainyard_server.storage.db.live.writer import new_keys, set_values
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
@@ -83,6 +83,11 @@ class Event:
     task: str = ""
     before: str = ""
     after: str = ""
+
+    def lines(self, now: datetime) -> tuple[ServiceLine, ...]:
+        """The line of the service's log that it is, if any."""
+        text = " ".join(self.message.split())
+        return (ServiceLine(now, text, self.kind, self.after),) if text else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +159,11 @@ class Writer(AgentWriter):
 
     def add_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Add jobs in QUEUED. The caller has checked that their ids are free, and differ."""
-        for key, job in zip(self._new_keys(len(jobs)), jobs, strict=True):
+        for key, job in zip(new_keys(self.session, len(jobs)), jobs, strict=True):
             job.row.key, job.row.name = key, job.row.job_id.lower()
         add(self._connection, [job.row for job in jobs])
         for job in jobs:
-            lines = tuple(filter(None, (_line(event, job.now) for event in job.events)))
+            lines = tuple(line for event in job.events for line in event.lines(job.now))
             self.live.add(LiveJob(job.row, last_event=len(job.events), lines=lines))
             self.new_inputs[job.row.key] = job.parsed
             self.changes.jobs.add(job.row.key)
@@ -181,16 +186,6 @@ class Writer(AgentWriter):
             add(self._connection, rows)
         for beside in self._job_events:
             beside.added(self, jobs)
-
-    def _new_keys(self, many: int) -> Iterable[int]:
-        """Keys that no job has, or has had."""
-        if self._connection.dialect.name == "postgresql":
-            sequence = func.nextval(func.pg_get_serial_sequence("jobs", "key"))
-            return self.session.scalars(select(sequence).select_from(func.generate_series(1, many)))
-        # SQLite would give the key of the newest job again after that was deleted.
-        newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
-        last = max(key or 0 for key in self.session.execute(select(*newest)).one())
-        return range(last + 1, last + 1 + many)
 
     def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
         """Add a run in PREPARING, and move the job to PREPARING. The first part has the primary."""
@@ -443,9 +438,7 @@ class Writer(AgentWriter):
         numbers = {key: self._next_event(key) for key in events}
         for key, event in events.items():
             job = self._live_job(key)
-            if job.lines is not None and (line := _line(event, now)) is not None:
-                job.lines = (*job.lines, line)
-        for key, event in events.items():
+            job.lines = None if job.lines is None else (*job.lines, *event.lines(now))
             self._writes[-1].add_event(self._event_row(key, numbers[key], event, now))
         for beside in self._job_events:
             beside.happened(self, {key: (numbers[key], event) for key, event in events.items()})
@@ -464,34 +457,13 @@ class Writer(AgentWriter):
             number=number,
             time=now,
             kind=event.kind,
-            message=_one_line(event.message),
+            message=" ".join(event.message.split()),
             run=event.run,
             task=event.task,
             before=event.before,
             after=event.after,
             actor=(self._actor if actor is None else actor)[:_ACTOR_LENGTH],
         )
-
-    def _change_job(self, job: JobRow, before: Mapping[str, Any], **values: Any) -> None:
-        self._change(self._live_job(job.key).row, job, values, before, key=job.key)
-        self.changes.jobs.add(job.key)
-
-    def _note_run(self, run: RunRow, before: Mapping[str, Any], **values: Any) -> None:
-        own = next(row for row in self._live_job(run.job_key).runs if row.run_id == run.run_id)
-        self._change(own, run, values, before, run_id=run.run_id)
-
-    def _note_replica(self, run_id: str, task: str, before: Mapping[str, Any], **values: Any) -> None:
-        own = self.replica(run_id, task)
-        if own is None:
-            raise NoResultFound(f"There is no replica {task} of a run {run_id}.")
-        self._change(own, own, values, before, run_id=run_id, task=task)
-
-    def _live_job(self, key: int) -> LiveJob:
-        """The job in memory. Raises NoResultFound if it was deleted."""
-        job = self.live.job(key)
-        if job is None:
-            raise NoResultFound(f"There is no job with the key {key}.")
-        return job
 
 
 def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaRow) -> ReplicaRow:
@@ -509,13 +481,3 @@ def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaR
         accelerator_type=given.accelerator_type,
         accelerator_count=given.accelerator_count,
     )
-
-
-def _line(event: Event, now: datetime) -> ServiceLine | None:
-    """The line of the service's log that the event is, if any."""
-    message = _one_line(event.message)
-    return ServiceLine(now, message, event.kind, event.after) if message else None
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import BigInteger, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from trainyard_server.storage.db.base.columns import AnyText, Table
-
-_E = TypeVar("_E", bound=StrEnum)
 
 
 class AgentRow(Table):

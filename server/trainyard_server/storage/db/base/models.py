@@ -4,8 +4,7 @@
 """
 
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, and_, text
 from sqlalchemy.engine.default import DefaultExecutionContext
@@ -14,9 +13,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 from trainyard_server.domain.tuning.study import TrialPhase
 from trainyard_server.storage.db.base.columns import AnyText, Table
-
-_E = TypeVar("_E", bound=StrEnum)
-
 
 HELD = "held"
 """The `waiting_kind` of a queued job that the scheduler passes: see `Writer.hold`."""

@@ -31,12 +31,13 @@ from integration.api.api_support import (
 )
 from support.addresses import free_ports
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.states import ReplicaState
+from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState
 from trainyard_protocol.wire.attachments import ENDED, REFUSED
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
 from trainyard_server.control.leader_election import LEASE, LeaderElection
 from trainyard_server.domain.access.sessions import cookie_name
+from trainyard_server.storage.db.repository import Event
 from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.events.postgres import PostgresNotifications
@@ -207,12 +208,12 @@ def test_transaction_of_each_server_sees_what_the_others_have_written(pair: tupl
     agents = ScriptedAgent(pair[0]), ScriptedAgent(pair[1])
     agents[1].runs, agents[1].replicas, agents[1].shipped = agents[0].runs, agents[0].replicas, agents[0].shipped
     names: list[str] = []
-    for _ in range(60):
+    for number in range(60):
         at = random.randrange(2)
         api, agent = pair[at], agents[at]
-        match random.choice(["create", "turn", "turn", "work", "work", "cancel", "drain"]):
+        match random.choice(["create", "turn", "turn", "work", "work", "cancel", "event", "delete"]):
             case "create":
-                names.append(f"job{len(names)}")
+                names.append(f"job{number}")
                 api.create(names[-1])
             case "turn":
                 agent.turn(1)
@@ -225,8 +226,15 @@ def test_transaction_of_each_server_sees_what_the_others_have_written(pair: tupl
                         agent.start(run)
             case "cancel" if names:
                 api.cancel(random.choice(names))
-            case "drain":
-                agent.change(device_errors=()).sync()
+            case "event":
+                with api.use_cases.backend.store.write() as writer:
+                    for job in writer.unfinished()[:1]:
+                        writer.add_event(job.key, Event("log-damaged", "a line"), api.clock())
+            case "delete":
+                ended = [name for name in names if api.job(name)["state"] in FINAL_JOB_STATES]
+                for name in ended[:1]:
+                    api.delete_job(name)
+                    names.remove(name)
         agents[1 - at].runs = agent.runs
         for server_ in pair:
             store = server_.use_cases.backend.store

@@ -414,6 +414,7 @@ class Writer(AgentWriter):
         ):
             self.session.execute(statement.execution_options(synchronize_session=False))
         self.live.delete(job.key)
+        self.changes.jobs.add(job.key)
         deleted = DeletedJobRow(key=job.key, project=job.project, job_id=job.job_id, deleted_at=now, deleted_by=by)
         add(self._connection, [deleted])
 
@@ -433,8 +434,7 @@ class Writer(AgentWriter):
 
     def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
         """Add an event of each of these jobs."""
-        if not events:
-            return
+        self.changes.wrote = True
         numbers = {key: self._next_event(key) for key in events}
         for key, event in events.items():
             job = self._live_job(key)

@@ -225,9 +225,10 @@ class LiveTransaction:
         """Remember what is here now; the result restores it, after the rollback of a savepoint."""
         jobs = {key: None if job is None else job.copy() for key, job in self._jobs.items()}
         agents = {agent_id: copied(row) for agent_id, row in self._agents.items()}
+        job_of_run = dict(self._job_of_run)
 
         def restore() -> None:
-            self._jobs, self._agents = jobs, agents
+            self._jobs, self._agents, self._job_of_run = jobs, agents, job_of_run
 
         return restore
 

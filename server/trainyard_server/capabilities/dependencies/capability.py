@@ -9,6 +9,7 @@ from trainyard_server.capabilities.dependencies.dependencies import (
 )
 from trainyard_server.capability import Capability, Loop
 from trainyard_server.dashboard.views import JobCard
+from trainyard_server.storage.events.notifier import JOBS_TOPIC
 
 _CARD = JobCard(
     "dependencies/_neighbours.html",
@@ -25,5 +26,12 @@ DEPENDENCIES = Capability(
     job_events=store.JOB_EVENTS,
     before_removal=refuse_removal,
     order=variables,
-    loops=(Loop(lambda cases: cases.of(Dependencies).step(), 1.0, "Jobs that start after others cannot be released"),),
+    loops=(
+        Loop(
+            lambda cases: cases.of(Dependencies).step(),
+            every_s=5.0,  # the metrics of a job that has ended come without a topic
+            failure="Jobs that start after others cannot be released",
+            topic=JOBS_TOPIC,
+        ),
+    ),
 )

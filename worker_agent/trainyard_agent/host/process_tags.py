@@ -77,15 +77,15 @@ def kill_until_gone(find: Callable[[], list[int]], owner: str, deadline_s: float
 
 def _with(variable: str) -> list[int]:
     """The pids of processes that have a variable which begins so in their environment."""
-    prefix = os.fsencode(variable)
-    return [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
+    wanted = b"\0" + os.fsencode(variable)
+    with os.scandir("/proc") as entries:
+        names = [entry.name for entry in entries if entry.name.isdecimal()]
+    return [int(name) for name in names if wanted in b"\0" + _environment(name)]
 
 
-def _has_tag(entry: Path, prefix: bytes) -> bool:
-    if not entry.name.isdecimal():
-        return False
+def _environment(pid: str) -> bytes:
     try:
-        environment = (entry / "environ").read_bytes()
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - of each process of the machine
+            return file.read()
     except OSError:  # ended, or another user's
-        return False
-    return b"\0" + prefix in b"\0" + environment
+        return b""

@@ -2,8 +2,11 @@
 milliseconds, and runs nothing."""
 
 import ast
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from trainyard_agent.installer.environment import BASE_FILE
@@ -41,10 +44,18 @@ def _base(pth: Path) -> Iterator[Path]:
 def _distributions(directories: Iterable[Path]) -> Iterator[tuple[str, str]]:
     """Name and version of each distribution out of an index; of the same in several directories the last is seen."""
     for directory in directories:
-        for path in sorted(directory.glob("*.dist-info")):
-            match = _DIST_INFO.fullmatch(path.name)
-            if match and not (path / "direct_url.json").exists():
-                yield match[1], match[2]
+        with suppress(FileNotFoundError):
+            yield from _listed(directory, directory.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _listed(directory: Path, changed_ns: int) -> Sequence[tuple[str, str]]:  # noqa: ARG001 - part of the key
+    """Those of one directory, which each job of a machine sees: it is read again when something in it has changed."""
+    with os.scandir(directory) as entries:
+        matches = [_DIST_INFO.fullmatch(name) for name in sorted(entry.name for entry in entries)]
+    return tuple(
+        (match[1], match[2]) for match in matches if match and not (directory / match[0] / "direct_url.json").exists()
+    )
 
 
 def _normal(name: str) -> str:

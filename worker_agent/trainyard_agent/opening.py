@@ -21,6 +21,9 @@ from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
 
+_ANY = TrainingInput()
+"""A job that wants no engine."""
+
 _NOWHERE = Choice("none")
 """The choice for a run that no engine can start: the server gives an agent none."""
 
@@ -105,7 +108,7 @@ def described(
     offers = {
         name: engine.offer().model_copy(update={"retiring": name not in admitted}) for name, engine in opened.items()
     }
-    default = choose(TrainingInput(), False, admitted, opened).runtime
+    default = choose(_ANY, False, admitted, opened).runtime
     info = info.model_copy(
         update={
             "runtime": default,

@@ -111,7 +111,7 @@ class TrainingInput(Message):
     secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
     env: Annotated[dict[str, str], BeforeValidator(env_rules.checked_env)] = Field(default_factory=dict)
     mounts: Annotated[tuple[MountReference, ...], BeforeValidator(mount_rules.not_too_many_mounts)] = ()
-    engine_options: EngineOptions = EngineOptions()
+    engine_options: EngineOptions = Field(default_factory=EngineOptions)  # a default would be copied deeply each time
     notifications: Annotated[
         tuple[Notification, ...], BeforeValidator(notification_rules.not_too_many_notifications)
     ] = ()

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy import event
 
-from integration.api.api_support import ScriptedAgent, Server
+from beds import live_rows
+from integration.api.api_support import Clock, ScriptedAgent, Server, server
 
 _WRITES, _STATEMENTS = 5, 45
 """Most transactions that write, and most statements, of a job that prints a word."""
@@ -58,3 +60,17 @@ def test_call_of_an_agent_that_changes_nothing_writes_nothing_and_reads_no_rows(
     with statements(api) as seen:
         agent.sync()
     assert [one.split()[0] for one in seen].count("UPDATE") == 1  # its last contact, every ten seconds
+
+
+def test_run_that_ends_with_the_first_call_after_a_restart_is_on_no_agent_any_more(tmp_path: Path) -> None:
+    with server(tmp_path, Clock()) as before:
+        before.create("job")
+        agent = ScriptedAgent(before)
+        agent.begin()
+        agent.end_log()
+    with server(tmp_path, Clock()) as after:
+        agent.server = after
+        agent.exit(logs=False)
+        store = after.use_cases.backend.store
+        assert (after.job()["state"], live_rows.differences(store)) == ("SUCCEEDED", [])
+        assert store.is_idle("id-of-laptop")

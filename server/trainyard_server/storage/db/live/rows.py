@@ -40,10 +40,28 @@ class LiveJob:
     lines: tuple[ServiceLine, ...] | None = None
     """Its events that are lines of the service's log; None: they are not read."""
 
-    def copy(self) -> "LiveJob":
-        """A job of a transaction's own."""
-        replicas = {run_id: list(map(copied, rows)) for run_id, rows in self.replicas.items()}
-        return LiveJob(copied(self.row), list(map(copied, self.runs)), replicas, self.last_event, self.lines)
+    shared: frozenset[str] = frozenset()
+    """The runs whose rows are those that others read."""
+
+    def copy(self, shared: Iterable[str]) -> "LiveJob":
+        """A job of a transaction's own, but for the rows of some runs."""
+        kept = frozenset(shared)
+        runs = [run if run.run_id in kept else copied(run) for run in self.runs]
+        replicas = {
+            run_id: rows if run_id in kept else list(map(copied, rows)) for run_id, rows in self.replicas.items()
+        }
+        return LiveJob(copied(self.row), runs, replicas, self.last_event, self.lines, kept)
+
+    def own(self, run_id: str) -> None:
+        """Let the transaction have rows of its own of this run."""
+        if run_id in self.shared:
+            self.runs = [copied(run) if run.run_id == run_id else run for run in self.runs]
+            self.replicas[run_id] = list(map(copied, self.replicas[run_id]))
+            self.shared -= {run_id}
+
+    def ended(self) -> Iterable[str]:
+        """The runs that have ended, of which there may be many, and of which few rows change."""
+        return (run.run_id for run in self.runs if run.state not in LIVE_RUNS)
 
     def agents(self) -> frozenset[str]:
         """The agents of its live runs."""
@@ -109,13 +127,12 @@ class LiveRows:
     def replace(self, key: int, job: LiveJob | None) -> None:
         """Let a job be what a transaction has committed; None: it was deleted."""
         before = self.jobs.pop(key, None)
-        was_on = frozenset[str]() if before is None else before.agents()
+        runs = [run for which in (before, job) if which is not None for run in which.runs]
         is_on = frozenset[str]() if job is None else job.agents()
-        for agent_id in was_on - is_on:
-            self.on_agent[agent_id] = self.on_agent[agent_id] - {key}
-        for agent_id in is_on - was_on:
-            self.on_agent[agent_id] = self.on_agent.get(agent_id, frozenset()) | {key}
-        for run in () if before is None else before.runs:
+        for agent_id in {run.agent_id for run in runs}:
+            there = self.on_agent.get(agent_id, frozenset())
+            self.on_agent[agent_id] = there | {key} if agent_id in is_on else there - {key}
+        for run in runs:
             self.job_of_run.pop(run.run_id, None)
         if job is None:
             return
@@ -128,13 +145,12 @@ class LiveRows:
         if len(self.jobs) <= _MOST_JOBS:
             return
         idle = [key for key, job in self.jobs.items() if not job.agents()]
-        for key in idle[: len(idle) - _MOST_JOBS // 2]:
+        for key in idle[: max(0, len(idle) - _MOST_JOBS // 2)]:
             self.replace(key, None)
 
 
 class LiveTransaction:
-    """The live rows for one transaction that writes: copies of its own, of which it may change all. `used` has what
-    the transaction has asked for."""
+    """The live rows for one transaction that writes: copies of its own, which it may change (`LiveJob.own`)."""
 
     def __init__(self, rows: LiveRows, session: Session, revision: Revision) -> None:
         self.revision: Revision | None = revision
@@ -161,7 +177,7 @@ class LiveTransaction:
         if key in self._jobs:
             return self._jobs[key]
         committed = self._rows.jobs.get(key)
-        job = self._read(key) if committed is None else committed.copy()
+        job = self._read(key) if committed is None else committed.copy(committed.ended())
         if job is not None:
             self.add(job)
         return job
@@ -210,8 +226,11 @@ class LiveTransaction:
         return own
 
     def is_shared(self, row: Table) -> bool:
-        """Whether the row is one that others read: that of an agent."""
-        return isinstance(row, AgentRow) and (self._rows.agents or {}).get(row.agent_id) is row
+        """Whether the row is one that others read: of an agent or a run."""
+        if isinstance(row, AgentRow):
+            return (self._rows.agents or {}).get(row.agent_id) is row
+        committed = self._rows.jobs.get(row.job_key) if isinstance(row, RunRow) else None
+        return committed is not None and any(run is row for run in committed.runs)
 
     def add_agent(self, row: AgentRow) -> None:
         self._agents[row.agent_id] = row
@@ -223,7 +242,7 @@ class LiveTransaction:
 
     def saved(self) -> Callable[[], None]:
         """Remember what is here now; the result restores it, after the rollback of a savepoint."""
-        jobs = {key: None if job is None else job.copy() for key, job in self._jobs.items()}
+        jobs = {key: None if job is None else job.copy(job.shared) for key, job in self._jobs.items()}
         agents = {agent_id: copied(row) for agent_id, row in self._agents.items()}
         job_of_run = dict(self._job_of_run)
 

@@ -88,10 +88,14 @@ class LiveWriter(LiveReader):
         self.changes.jobs.add(job.key)
 
     def _note_run(self, run: RunRow, before: Mapping[str, Any], **values: Any) -> None:
-        own = next(row for row in self._live_job(run.job_key).runs if row.run_id == run.run_id)
+        job = self._live_job(run.job_key)
+        job.own(run.run_id)
+        own = next(row for row in job.runs if row.run_id == run.run_id)
         self._change(own, run, values, before, run_id=run.run_id)
 
     def _note_replica(self, run_id: str, task: str, before: Mapping[str, Any], **values: Any) -> None:
+        if (job := self.live.known_job_of_run(run_id)) is not None:
+            job.own(run_id)
         own = self.replica(run_id, task)
         if own is None:
             raise NoResultFound(f"There is no replica {task} of a run {run_id}.")

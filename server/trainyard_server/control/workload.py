@@ -125,12 +125,14 @@ class Workload:
         """Read what has changed since a revision, or everything. Without a revision a read that fails is done again as
         a whole."""
         self.revision = None
+        changes = None if since is None else revisions.known_changes(reader, since)
+        if changes is None and reader.known_revision() is not None:
+            since = None  # the rows have no revisions: nobody else writes
         if since is None:
             self._forget()
         if len(self._interned) > _GANGS:
             self._interned.clear()
         touched: set[str] = set()
-        changes = None if since is None else revisions.known_changes(reader, since)
         if changes is None:
             changed, agents = revisions.changed_jobs(reader, since), revisions.changed_agents(reader, since)
         else:

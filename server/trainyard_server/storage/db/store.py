@@ -137,7 +137,7 @@ class Store:
         if self.exclusive and last is not None:
             if self._is_unsure:
                 self._live.forget()
-                last = last._replace(value=last.value + 1)
+                last = last._replace(value=last.value + 2)  # what has changed since the last one is not known
             return last
         revision = revisions.read(connection)
         if last != revision or self._is_unsure:

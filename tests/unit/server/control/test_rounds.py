@@ -158,3 +158,18 @@ def test_round_that_fails_while_it_reads_is_made_up_for_and_gives_no_cpu_twice(
             api.controller.tick()
     api.controller.tick()
     assert states(api) == {"first": "PREPARING", "second": "QUEUED"}
+
+
+def test_round_after_a_commit_that_failed_reads_everything_anew(api: UseCases) -> None:
+    """What is in memory may then be wrong: here a job was cancelled past it."""
+    join(api, 1)
+    submit(api, "gone", "next")
+    api.controller.tick()
+    submit(api, "late")
+    store = api.backend.store
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET state = 'CANCELLED' WHERE job_id = 'next'")
+    store._is_unsure = True
+    api.jobs.cancel(BOSS, "p", "late")
+    api.controller.tick()
+    assert sorted(job.job_id for job in api.controller._workload.jobs.values()) == ["gone"]

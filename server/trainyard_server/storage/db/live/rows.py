@@ -24,8 +24,8 @@ from trainyard_server.storage.db.queries.reader import LIVE_RUNS, Revision, Serv
 _R = TypeVar("_R", bound=Table)
 
 _MOST_REVISIONS = 1_000
-_MOST_JOBS = 2_000
-"""Most jobs without a live run that are kept."""
+_MOST_JOBS = 1_000
+"""About the most jobs without a live run that are kept."""
 
 
 @dataclass(slots=True)
@@ -82,6 +82,7 @@ class LiveRows:
         """That of the last commit; None: it is to be read."""
         self._changed: deque[tuple[int, frozenset[int], frozenset[str]]] = deque(maxlen=_MOST_REVISIONS)
         """The jobs and the agents of the last revisions."""
+        self._trim_at = _MOST_JOBS
 
     def forget(self) -> None:
         """Forget everything: another process has written."""
@@ -141,12 +142,13 @@ class LiveRows:
             self.job_of_run[run.run_id] = key
 
     def trim(self) -> None:
-        """Forget the jobs without live runs that were used least recently, where there are many."""
-        if len(self.jobs) <= _MOST_JOBS:
+        """Forget jobs without live runs, those first that were written longest ago, where there are many."""
+        if len(self.jobs) < self._trim_at:
             return
         idle = [key for key, job in self.jobs.items() if not job.agents()]
         for key in idle[: max(0, len(idle) - _MOST_JOBS // 2)]:
             self.replace(key, None)
+        self._trim_at = len(self.jobs) + _MOST_JOBS // 2
 
 
 class LiveTransaction:

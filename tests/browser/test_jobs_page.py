@@ -169,7 +169,7 @@ def test_what_was_typed_is_shown_as_text(dashboard: DashboardServer, open_page: 
     with dashboard.api.use_cases.backend.store.write() as writer:
         job = writer.job("p", "job")
         assert job is not None
-        job.job_id, job.labels, job.owner, job.waiting = f"x{bad}", {bad: bad}, bad, bad
+        writer._change_job(job, {}, job_id=f"x{bad}", labels={bad: bad}, owner=bad, waiting=bad)
     page = open_page("/")
     expect(page.get_by_role("link", name=f"x{bad}")).to_be_visible()
     expect(page.locator("[data-row]")).to_contain_text(f"{bad}={bad}")

@@ -9,7 +9,7 @@ from trainyard_server.domain.access.route_access import Access
 router = Router(prefix="/trainyard/v1")
 
 
-@router.get("/projects/{project}/jobs/{job_id}/dependencies", Access.VIEWER, "what it starts after, what after it")
+@router.get("/projects/{project}/jobs/{job_id}/dependencies", Access.VIEWER, "jobs before and after it")
 def dependencies(project: str, job_id: str, cases: Cases) -> DependenciesView:
     """The jobs that a job starts after (`after`), and those that start after it, each with its state."""
     return cases.of(Dependencies).of(project, job_id)

@@ -161,7 +161,7 @@ def test_round_that_fails_while_it_reads_is_made_up_for_and_gives_no_cpu_twice(
 
 
 def test_round_after_a_commit_that_failed_reads_everything_anew(api: UseCases) -> None:
-    """What is in memory may then be wrong: here a job was cancelled past it."""
+    """A job that was cancelled past the memory, which may be wrong then, is not planned again."""
     join(api, 1)
     submit(api, "gone", "next")
     api.controller.tick()

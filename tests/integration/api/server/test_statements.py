@@ -1,36 +1,17 @@
 """Statements and transactions of a job's life, and of calls that change nothing."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import event
-
 from beds import live_rows
+from beds.statements import statements
 from integration.api.api_support import Clock, ScriptedAgent, Server, server
 
 _WRITES, _STATEMENTS = 5, 45
 """Most transactions that write, and most statements, of a job that prints a word."""
 
 
-@contextmanager
-def statements(api: Server) -> Iterator[list[str]]:
-    """The statements of the block, in their order."""
-    seen: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    engine = api.use_cases.backend.store._engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
-
-
 def test_job_is_few_transactions_and_reads_none_of_its_rows_again(api: Server, agent: ScriptedAgent) -> None:
-    with statements(api) as seen:
+    with statements(api.use_cases.backend.store) as seen:
         api.create("job")
         agent.begin()
         agent.log("hello")
@@ -47,17 +28,17 @@ def test_call_of_an_agent_that_changes_nothing_writes_nothing_and_reads_no_rows(
     api: Server, agent: ScriptedAgent
 ) -> None:
     agent.sync()
-    with statements(api) as seen:
+    with statements(api.use_cases.backend.store) as seen:
         agent.sync()
     assert seen == []
     api.create("job")
     agent.begin()
     agent.sync()
-    with statements(api) as seen:
+    with statements(api.use_cases.backend.store) as seen:
         agent.sync()
     assert [one for one in seen if "attachments" not in one] == ["BEGIN"]
     api.clock.advance(11)
-    with statements(api) as seen:
+    with statements(api.use_cases.backend.store) as seen:
         agent.sync()
     assert [one.split()[0] for one in seen].count("UPDATE") == 1  # its last contact, every ten seconds
 

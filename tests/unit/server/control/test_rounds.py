@@ -1,16 +1,15 @@
 """Decision rounds of the controller: what they read and write is what has changed, and servers agree."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from beds import databases
 from beds.databases import on_postgresql
+from beds.statements import statements
 from benchmarks.filled import agent_info
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
@@ -53,27 +52,13 @@ def states(api: UseCases) -> dict[str, str]:
     return {job["jobId"]: job["state"] for job in api.job_lists.page("p", page_size=100).get("jobs", ())}
 
 
-@contextmanager
-def statements(api: UseCases) -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    event.listen(api.backend.store._engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(api.backend.store._engine, "before_cursor_execute", note)
-
-
 @pytest.mark.parametrize(("agents", "jobs"), [(1, 3), (12, 30)])
 def test_round_without_changes_asks_the_database_nothing(api: UseCases, agents: int, jobs: int) -> None:
     join(api, agents)
     submit(api, *(f"job{number}" for number in range(jobs)))
     for _ in range(3):
         api.controller.tick()
-    with statements(api) as seen:
+    with statements(api.backend.store) as seen:
         api.controller.tick()
     assert list(seen) == []
 

@@ -16,7 +16,7 @@ class PendingWrites:
     _rows: dict[tuple[type[Table], tuple[object, ...]], tuple[dict[str, Any], dict[str, Any]]] = field(
         default_factory=dict
     )
-    """By table and key: what is in the database, and the values to set."""
+    """What a row has in the database, and the values to set, by table and key."""
     _events: list[EventRow] = field(default_factory=list)
 
     def change(

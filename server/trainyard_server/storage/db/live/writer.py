@@ -26,6 +26,7 @@ class LiveWriter(LiveReader):
         super().__init__(session, inputs, live)
         self.live: LiveTransaction = live
         self.changes = Changes()
+        self._database = session.connection()
         self._writes = [PendingWrites()]
         """Those of the transaction, and above them those of a block that is written as a whole, or not at all."""
         self._savepoint: SessionTransaction | None = None
@@ -59,13 +60,15 @@ class LiveWriter(LiveReader):
         """Execute the statements that are still to be."""
         outer, *inner = self._writes
         if inner and self._savepoint is None:
-            outer.flush(self._session.connection())
+            outer.flush(self._database)
             self._savepoint = self._session.begin_nested()
-        self._writes[-1].flush(self._session.connection())
+        self._writes[-1].flush(self._database)
 
     @property
     def _connection(self) -> Connection:
-        return self.session.connection()
+        """The connection of the session, which sees what was written before."""
+        self.flush()
+        return self._database
 
     def _change(
         self, own: Table, given: Table, values: Mapping[str, Any], before: Mapping[str, Any] | None = None, **key: Any

@@ -16,7 +16,8 @@ from trainyard_server.use_cases import UseCases
 logger = logging.getLogger(__name__)
 
 _REST = 2.0
-"""Least pause between two ticks, as a multiple of the first one's time."""
+"""Least pause between two steps of a loop, as a multiple of the first one's time."""
+_LONGEST_REST_S = 0.5
 
 _TICK_FAILURE = "Jobs cannot be moved forward"
 
@@ -98,9 +99,11 @@ async def _repeat(
     with notifier.subscribe(topic) as subscription:
         while not notifier.closed:
             await subscription.wait(every_s)
+            began = time.monotonic()
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record(failure, error)
             else:
                 failures.resolved(failure, f"{failure.replace('cannot be', 'are')} again.")
+            await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.attachments import AttachOrder
@@ -23,16 +23,23 @@ def attachment(reader: Reader, attachment_id: str) -> AttachmentRow | None:
     return reader.session.get(AttachmentRow, attachment_id)
 
 
+_RUNNING = and_(
+    ReplicaRow.run_id == AttachmentRow.run_id,
+    ReplicaRow.task == AttachmentRow.task,
+    ReplicaRow.state == ReplicaState.RUNNING,
+)
+_ORDERS = (  # built once: it is asked with each answer to a busy agent
+    select(AttachmentRow)
+    .join(ReplicaRow, _RUNNING)
+    .where(AttachmentRow.agent_id == bindparam("agent_id"), AttachmentRow.alive_until > bindparam("now"))
+    .where(AttachmentRow.joined)
+    .order_by(AttachmentRow.attachment_id)
+)
+
+
 def orders_for(reader: Reader, agent_id: str, now: datetime) -> tuple[AttachOrder, ...]:
     """The open attachments of an agent's replicas that run, whose callers have come."""
-    running = and_(
-        ReplicaRow.run_id == AttachmentRow.run_id,
-        ReplicaRow.task == AttachmentRow.task,
-        ReplicaRow.state == ReplicaState.RUNNING,
-    )
-    query = select(AttachmentRow).join(ReplicaRow, running).order_by(AttachmentRow.attachment_id)
-    begun = (AttachmentRow.agent_id == agent_id, AttachmentRow.alive_until > now, AttachmentRow.joined)
-    rows = reader.session.scalars(query.where(*begun))
+    rows = reader.session.scalars(_ORDERS, {"agent_id": agent_id, "now": now})
     return tuple(AttachOrder(**row.request | {"id": row.attachment_id, "run_id": row.run_id}) for row in rows)
 
 

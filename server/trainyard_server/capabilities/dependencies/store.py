@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import ForeignKey, String, and_, or_, select, update
+from sqlalchemy import ForeignKey, Select, String, and_, bindparam, or_, select, update
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from trainyard_protocol.job.keys.dependencies import Dependency, dependency_of
@@ -70,23 +70,31 @@ def hold_new(writer: Writer, jobs: Sequence[NewJob]) -> None:
 JOB_EVENTS = JobEvents(hold_new, rows=(DependencyRow,))
 
 
-def due(reader: Reader, now: datetime, above: int, limit: int) -> Sequence[int]:
-    """Held jobs with keys above one, of which a predecessor has ended, or was deleted, since that was last looked at.
-    A condition on metrics comes once these are complete."""
+def _due() -> Select[int]:
     before = aliased(JobRow)
     has_failed = before.state != JobState.SUCCEEDED
-    is_complete = or_(before.measured, before.ended_at < now - _MEASURED_WITHIN)
+    is_complete = or_(before.measured, before.ended_at < bindparam("measured_by"))
     has_settled = and_(before.state.in_(FINAL_JOB_STATES), or_(has_failed, DependencyRow.metric == "", is_complete))
-    query = (
+    return (
         select(DependencyRow.job_key)
         .join(JobRow, JobRow.key == DependencyRow.job_key)
         .outerjoin(before, before.key == DependencyRow.after_key)
-        .where(JobRow.state == JobState.QUEUED, JobRow.waiting_kind == HELD, JobRow.key > above)
+        .where(JobRow.state == JobState.QUEUED, JobRow.waiting_kind == HELD, JobRow.key > bindparam("above"))
         .where(DependencyRow.fulfilled.is_(False), or_(before.key.is_(None), has_settled))
         .distinct()
         .order_by(DependencyRow.job_key)
+        .limit(bindparam("limit"))
     )
-    return reader.session.scalars(query.limit(limit)).all()
+
+
+_DUE = _due()  # built once: it is asked with each change of a job
+
+
+def due(reader: Reader, now: datetime, above: int, limit: int) -> Sequence[int]:
+    """Held jobs with keys above one, of which a predecessor has ended, or was deleted, since that was last looked at.
+    A condition on metrics comes once these are complete."""
+    given = {"measured_by": now - _MEASURED_WITHIN, "above": above, "limit": limit}
+    return reader.session.scalars(_DUE, given).all()
 
 
 def open_of(reader: Reader, job: JobRow) -> Sequence[DependencyRow]:

@@ -198,7 +198,7 @@ class JobFiles:
             self._slots.release()
 
     def _location(self, project: str, job_id: str) -> _Location:
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             job = known_job(reader, project, job_id)
             given = str(job.training_input.get("jobDir") or "")
             job_dir = self._backend.job_dir(project, job.owner, job_id, given, job.created_at)

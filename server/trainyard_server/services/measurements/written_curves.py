@@ -34,7 +34,7 @@ def written_points(
 ) -> tuple[list[tuple[int, Scalar]], bool, bool]:
     """The new points in the event files of a job, each with its run, whether there are more to read, and whether the
     job had ended before. Raises TrainyardError, OSError, and ImportError without the library."""
-    with backend.store.read() as reader:
+    with backend.store.live() as reader:
         row = reader.job(project, job_id)
         if row is None:
             return [], False, True

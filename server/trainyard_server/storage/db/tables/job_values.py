@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, delete, exists, func, or_, select
+from sqlalchemy import Row, bindparam, delete, exists, func, or_, select
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
@@ -20,6 +20,22 @@ MAX_OF_A_JOB = 1000
 """Limit of the parameters of one job, and of its metrics."""
 
 _NEWEST = 200  # jobs whose names are offered
+
+# Built once: what is asked about each job.
+_METRICS = select(JobMetricRow).where(JobMetricRow.job_key.in_(bindparam("keys", expanding=True)))
+_METRIC_NAMES = select(JobMetricRow.name).where(JobMetricRow.job_key == bindparam("key"))
+_OF_JOB = (RunRow.job_key == bindparam("key"), ReplicaRow.run_id == RunRow.run_id)
+_CUT_LOGS = (
+    select(ReplicaRow.run_id)
+    .where(*_OF_JOB, or_(ReplicaRow.log_kept.is_not(None), ReplicaRow.log_complete.is_(False)))
+    .limit(1)
+)
+_PRIMARY_DIGEST = (
+    select(ReplicaRow.run_id, ReplicaRow.metrics)
+    .where(*_OF_JOB, ReplicaRow.task == PRIMARY.name)
+    .order_by(RunRow.number.desc())
+    .limit(1)
+)
 
 
 class JobValues(NamedTuple):
@@ -81,7 +97,7 @@ def add_parameters(writer: Writer, key: int, parameters: Mapping[str, str]) -> i
 def record(writer: Writer, metrics: Mapping[int, Mapping[str, MetricSummary]], *, whole: bool = False) -> None:
     """Record what jobs have measured. `whole`: it is all that a job has; else it is joined with what is recorded."""
     keys = list(metrics)
-    rows = writer.session.scalars(select(JobMetricRow).where(JobMetricRow.job_key.in_(keys))).all()
+    rows = writer.session.scalars(_METRICS, {"keys": keys}).all()
     present = {(row.job_key, row.name): row for row in rows}
     counts = dict.fromkeys(keys, 0)
     for row in rows:
@@ -122,9 +138,7 @@ def to_measure(
 
 def lacks_points(reader: Reader, key: int) -> bool:
     """Whether a log of the job, or what it logged, is stored in part: it does not have all that the job measured."""
-    of_replica = select(ReplicaRow.run_id).join(RunRow, ReplicaRow.run_id == RunRow.run_id)
-    is_cut = or_(ReplicaRow.log_kept.is_not(None), ReplicaRow.log_complete.is_(False))
-    return reader.session.scalar(of_replica.where(RunRow.job_key == key, is_cut).limit(1)) is not None
+    return reader.session.scalar(_CUT_LOGS, {"key": key}) is not None
 
 
 class PrimaryDigest(NamedTuple):
@@ -136,9 +150,7 @@ class PrimaryDigest(NamedTuple):
 
 def primary_digest(reader: Reader, key: int) -> PrimaryDigest | None:
     """The digest of the job's latest run; None of a job that never ran."""
-    query = select(ReplicaRow.run_id, ReplicaRow.metrics).join(RunRow, ReplicaRow.run_id == RunRow.run_id)
-    query = query.where(RunRow.job_key == key, ReplicaRow.task == PRIMARY.name)
-    row = reader.session.execute(query.order_by(RunRow.number.desc()).limit(1)).first()
+    row = reader.session.execute(_PRIMARY_DIGEST, {"key": key}).first()
     return None if row is None else PrimaryDigest(*row)
 
 
@@ -148,7 +160,7 @@ def mark_measured(writer: Writer, key: int) -> None:
 
 def settle(writer: Writer, key: int, metrics: Mapping[str, MetricSummary]) -> None:
     """Record all that an ended job has measured, in place of what was recorded while it ran."""
-    names = set(writer.session.scalars(select(JobMetricRow.name).where(JobMetricRow.job_key == key)))
+    names = set(writer.session.scalars(_METRIC_NAMES, {"key": key}))
     if gone := names - set(metrics):
         writer.session.execute(delete(JobMetricRow).where(JobMetricRow.job_key == key, JobMetricRow.name.in_(gone)))
     record(writer, {key: metrics}, whole=True)

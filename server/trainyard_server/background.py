@@ -17,10 +17,7 @@ logger = logging.getLogger(__name__)
 
 _REST = 2.0
 """Least pause between two steps of a loop, as a multiple of the first one's time."""
-_LONGEST_REST_S = 0.5
-
 _TICK_FAILURE = "Jobs cannot be moved forward"
-
 _MEASURE_S = 5.0
 
 
@@ -106,4 +103,4 @@ async def _repeat(
                 failures.record(failure, error)
             else:
                 failures.resolved(failure, f"{failure.replace('cannot be', 'are')} again.")
-            await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))
+            await asyncio.sleep(min(1.0, _REST * (time.monotonic() - began)))

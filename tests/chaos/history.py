@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, select
+from sqlalchemy import Connection, create_engine, select
 
 from beds.mounts import SmallDisk, small_disk
 from beds.token_files import long_token, write_token
@@ -114,6 +114,16 @@ def parts_in(database: str) -> dict[str, str]:
         rows = connection.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.is_not(None))).all()
     engine.dispose()
     return {run_id[:10]: part_of[:10] for run_id, part_of in rows if part_of is not None}
+
+
+def writers(connection: Connection, after_s: float = 0.0) -> set[int]:
+    """The sessions of PostgreSQL that hold the lock of writers, which only one that stands still does for long."""
+    time.sleep(after_s)
+    query = (
+        "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+        "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted"
+    )
+    return set(connection.exec_driver_sql(query).scalars())
 
 
 class History:
@@ -344,6 +354,18 @@ class History:
 
     def do_pause_server(self, server: int, down_s: float) -> None:
         self.servers[server][0].pause(down_s)
+
+    def do_freeze_server(self, server: int, for_s: float) -> None:
+        """It stands still in the middle of a write, if it writes soon, for longer than its lease: meanwhile the other
+        one schedules. The database ends the write before it goes on."""
+        engine = create_engine(self._database)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+
+            def is_writing() -> bool:
+                return bool(writers(connection) & writers(connection, after_s=0.03))
+
+            self.servers[server][0].pause(for_s, is_writing)
+        engine.dispose()
 
     def do_kill_agent(self, agent: int, down_s: float) -> None:
         self._end_agent(agent, signal.SIGKILL, down_s)

@@ -74,6 +74,9 @@ class Plan:
 START_DEADLINE_S = 2.0
 """Of the agent of a cluster."""
 
+SCHEDULER_LEASE_S = 2.0
+"""Of the server that schedules."""
+
 _ZONES = (0, 330, 840, -210, -720)
 _FULL = 0.4
 """Share of histories in which the cluster is full for several start deadlines."""
@@ -162,6 +165,10 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         operations.append(Operation(at, "lose_agent", {"job": len(jobs) - 1, "how": how}))
     elif runtime == "process" and any(operation.kind == "kill_supervisor" for operation in operations):
         jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, 1, _talkative(60, 0.02), False),)
+    own = random.Random(f"frozen {seed}")  # so that older seeds draw what they drew
+    if crowd.servers > 1 and own.random() < 0.6:
+        frozen = {"server": own.randrange(2), "for_s": round(own.uniform(1.2, 2.5) * SCHEDULER_LEASE_S, 2)}
+        operations.append(Operation(round(own.uniform(0.0, length), 2), "freeze_server", frozen))
     own = random.Random(f"spread {seed}")  # so that older seeds draw what they drew
     spreads = runtime == "process" and crowd.agents > 1 and own.random() < 0.6
     agents, moves = _members(seed, crowd.agents, length) if spreads else (crowd.agents, ())

@@ -36,6 +36,10 @@ import trainyard_agent.server_client
 import trainyard_server.app
 import trainyard_server.main
 from trainyard_agent.host.clock import SystemClock
+from trainyard_server.storage.db.base import engine
+
+IDLE_MS = 1500
+"""PostgreSQL then ends a transaction of a server that stands still."""
 
 _statuses: dict[int, int | None] = {}
 
@@ -107,6 +111,7 @@ def _server(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) ->
         "create_app",
         lambda settings: trainyard_server.app.create_app(dataclasses.replace(settings, **knobs), clock.now),
     )
+    setattr(engine, "_IDLE_MS", IDLE_MS)  # noqa: B010 - likewise
     return trainyard_server.main.main(arguments)
 
 

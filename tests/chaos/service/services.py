@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from chaos.plan import SCHEDULER_LEASE_S
+
 SERVER_KNOBS: Mapping[str, Any] = {
     "backoff_first_s": 0.05,
     "backoff_max_s": 0.2,
     "grace_s": 0.6,
     "sync_wait_max_s": 1.0,
     "tick_s": 0.1,
-    "scheduler_lease_s": 2.0,
+    "scheduler_lease_s": SCHEDULER_LEASE_S,
     "ping_s": 0.5,
     "durable": False,
 }
@@ -46,6 +48,7 @@ CLUSTER_KNOBS: Mapping[str, Any] = {
 }
 """Of an agent of Kubernetes, besides."""
 _PATIENCE_S = 60.0
+_TRIES = 40
 
 
 class Forge:
@@ -159,9 +162,16 @@ class Service:
             if self._forge.status(self._pid) is not None:
                 self.start()
 
-    def pause(self, for_s: float) -> None:
+    def pause(self, for_s: float, is_moment: Callable[[], bool] = lambda: True) -> None:
+        """Let it stand still for a while, from a moment on that is asked for while it does, if that comes soon."""
         with self._busy:
             self._signal(signal.SIGSTOP)
+            for _ in range(_TRIES):
+                if is_moment():
+                    break
+                self._signal(signal.SIGCONT)
+                time.sleep(0.01)
+                self._signal(signal.SIGSTOP)
             time.sleep(for_s)
             self._signal(signal.SIGCONT)
 

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -124,6 +125,12 @@ def writers(connection: Connection, after_s: float = 0.0) -> set[int]:
         "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted"
     )
     return set(connection.exec_driver_sql(query).scalars())
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens there; one that stands still does."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class History:
@@ -358,13 +365,13 @@ class History:
     def do_freeze_server(self, server: int, for_s: float) -> None:
         """It stands still in the middle of a write, if it writes soon, for longer than its lease: meanwhile the other
         one schedules. The database ends the write before it goes on."""
-        engine = create_engine(self._database)
+        (service, port), engine = self.servers[server], create_engine(self._database)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
 
             def is_writing() -> bool:
-                return bool(writers(connection) & writers(connection, after_s=0.03))
+                return is_open(port) and bool(writers(connection) & writers(connection, after_s=0.03))
 
-            self.servers[server][0].pause(for_s, is_writing)
+            service.pause(for_s, is_writing)
         engine.dispose()
 
     def do_kill_agent(self, agent: int, down_s: float) -> None:

@@ -48,7 +48,7 @@ CLUSTER_KNOBS: Mapping[str, Any] = {
 }
 """Of an agent of Kubernetes, besides."""
 _PATIENCE_S = 60.0
-_TRIES = 40
+_SOON_S = 5.0
 
 
 class Forge:
@@ -164,11 +164,10 @@ class Service:
 
     def pause(self, for_s: float, is_moment: Callable[[], bool] = lambda: True) -> None:
         """Let it stand still for a while, from a moment on that is asked for while it does, if that comes soon."""
+        give_up_at = time.monotonic() + _SOON_S
         with self._busy:
             self._signal(signal.SIGSTOP)
-            for _ in range(_TRIES):
-                if is_moment():
-                    break
+            while not is_moment() and time.monotonic() < give_up_at:
                 self._signal(signal.SIGCONT)
                 time.sleep(0.01)
                 self._signal(signal.SIGSTOP)

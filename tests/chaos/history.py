@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 from sqlalchemy import Connection, create_engine, select
 
 from beds.mounts import SmallDisk, small_disk
@@ -127,10 +127,12 @@ def writers(connection: Connection, after_s: float = 0.0) -> set[int]:
     return set(connection.exec_driver_sql(query).scalars())
 
 
-def is_open(port: int) -> bool:
-    """Whether somebody listens there; one that stands still does."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def answers(port: int) -> bool:
+    """Whether the server there does: one that starts and loses its database ends."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
+    except httpx.HTTPError:
+        return False
 
 
 class History:
@@ -369,9 +371,9 @@ class History:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
 
             def is_writing() -> bool:
-                return is_open(port) and bool(writers(connection) & writers(connection, after_s=0.03))
+                return bool(writers(connection) & writers(connection, after_s=0.03))
 
-            service.pause(for_s, is_writing)
+            service.pause(for_s, lambda: answers(port), is_writing)
         engine.dispose()
 
     def do_kill_agent(self, agent: int, down_s: float) -> None:

@@ -48,7 +48,7 @@ CLUSTER_KNOBS: Mapping[str, Any] = {
 }
 """Of an agent of Kubernetes, besides."""
 _PATIENCE_S = 60.0
-_SOON_S = 5.0
+_SOON_S = 10.0
 
 
 class Forge:
@@ -162,10 +162,15 @@ class Service:
             if self._forge.status(self._pid) is not None:
                 self.start()
 
-    def pause(self, for_s: float, is_moment: Callable[[], bool] = lambda: True) -> None:
-        """Let it stand still for a while, from a moment on that is asked for while it does, if that comes soon."""
-        give_up_at = time.monotonic() + _SOON_S
+    def pause(
+        self, for_s: float, is_ready: Callable[[], bool] = lambda: True, is_moment: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Let it stand still for a while once it is ready, from a moment on that is asked for while it does, if that
+        comes soon."""
         with self._busy:
+            give_up_at = time.monotonic() + _SOON_S
+            while not is_ready() and time.monotonic() < give_up_at:
+                time.sleep(0.05)
             self._signal(signal.SIGSTOP)
             while not is_moment() and time.monotonic() < give_up_at:
                 self._signal(signal.SIGCONT)

@@ -36,6 +36,12 @@ async def test_every_failure_is_one_of_the_error_tree(
             await client.send_log("r", "t", LogChunk(start=0))
 
 
+async def test_address_that_cannot_be_one_is_an_error_of_the_tree() -> None:
+    async with ServerClient("http://[::1", "t", "k") as client:
+        with pytest.raises(Unavailable, match="Invalid port"):
+            await client.about()
+
+
 async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
     """Also one that has no text, and one of a network that broke off within TLS, which is no lack of TLS."""
     plain = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")

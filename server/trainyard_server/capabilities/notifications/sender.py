@@ -114,6 +114,8 @@ class Sender:
         self._collector.collect()
         with self._backend.store.read() as reader:
             due = {lane: key for key, lane in store.due(reader, self._backend.clock(), in_flight)}
+            if not due:
+                return ()
             begun = {due[lane]: lane for lane in turns.next_lanes(tuple(due), in_flight, served)}
             return [(begun[row.key], row) for row in store.of_keys(reader, tuple(begun))]
 

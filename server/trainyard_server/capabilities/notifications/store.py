@@ -5,7 +5,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, and_, case, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    SQLColumnExpression,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.elements import KeyedColumnElement
 
@@ -24,6 +37,15 @@ AT_ONCE = 200
 """Events or alerts that are read together."""
 
 _LANES_AT_ONCE = 1000
+
+# Asked every two seconds, mostly for nothing.
+_ANY_NOTICE = select(NoticeRow.key).limit(1)
+_ANY_ALERT = select(MetricAlertRow.job_key).limit(1)
+_ANY_DUE = (
+    select(NotificationRow.key)
+    .where(NotificationRow.state == PENDING, NotificationRow.next_at <= bindparam("now"))
+    .limit(1)
+)
 
 
 class Notice(NamedTuple):
@@ -145,7 +167,9 @@ def newest(reader: Reader, visible: Visible, limit: int, job_id: str = "") -> Se
 
 def has_events(reader: Reader) -> bool:
     """Whether there is an event to be told, or a metric beyond its bound."""
-    return reader.session.scalar(select(NoticeRow.key).limit(1)) is not None or bool(alerts(reader, 1))
+    if reader.session.scalar(_ANY_NOTICE) is not None:
+        return True
+    return reader.session.scalar(_ANY_ALERT) is not None and bool(alerts(reader, 1))
 
 
 def notices(reader: Reader) -> Sequence[Notice]:
@@ -238,6 +262,8 @@ def due(reader: Reader, now: datetime, in_flight: Collection[Lane]) -> Sequence[
     """The keys of notifications that are due, of each free lane the next: first the first of each project, then the
     second, and so on. A project's are in turns by receiver, those to channels first. A later notification of a job
     waits for the earlier ones at its address."""
+    if reader.session.scalar(_ANY_DUE, {"now": now}) is None:
+        return ()
     heads = _heads(now, in_flight)
     at_receiver = _turn((heads.project, heads.receiver), (heads.next_at, heads.key))
     lanes = select(*heads, at_receiver.label("at_receiver")).where(heads.on_lane == 1).subquery().c

@@ -16,9 +16,10 @@ from trainyard_server.use_cases import UseCases
 logger = logging.getLogger(__name__)
 
 _REST = 2.0
-"""Least pause between two steps of a loop, as a multiple of the first one's time."""
+"""Least pause between two ticks, as a multiple of the first one's time."""
 _TICK_FAILURE = "Jobs cannot be moved forward"
 _MEASURE_S = 5.0
+_PAUSE_S = 0.1  # between two steps: in a burst of changes others get the processor, too
 
 
 async def tick_forever(cases: UseCases, leadership: LeaderElection) -> None:
@@ -96,11 +97,10 @@ async def _repeat(
     with notifier.subscribe(topic) as subscription:
         while not notifier.closed:
             await subscription.wait(every_s)
-            began = time.monotonic()
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record(failure, error)
             else:
                 failures.resolved(failure, f"{failure.replace('cannot be', 'are')} again.")
-            await asyncio.sleep(min(1.0, _REST * (time.monotonic() - began)))
+            await asyncio.sleep(0 if notifier.closed else _PAUSE_S)

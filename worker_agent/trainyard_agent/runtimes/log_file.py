@@ -42,7 +42,6 @@ class LogFile:
             return self._read(start, max_lines, max_bytes)
 
     def _read(self, start: int, max_lines: int, max_bytes: int) -> tuple[LogLine, ...]:
-        raws: list[bytes] = []
         number = max(cached for cached in self._offsets if cached <= start)
         try:
             if number == start and os.stat(self._name).st_size <= self._offsets[start]:  # noqa: PTH116
@@ -51,25 +50,20 @@ class LogFile:
                 if not self._is_own(os.fstat(file.fileno())):
                     return ()
                 offset = file.seek(self._offsets[number])
-                for raw in file:
-                    if not raw.endswith(b"\n"):
-                        break
-                    if number >= start:
-                        max_bytes -= len(raw)
-                        if raws and (max_bytes < 0 or len(raws) >= max_lines):
-                            break
-                        raws.append(raw)
-                    number += 1
-                    offset += len(raw)
-                    if number == start:
-                        self._cache_offset(number, offset)
+                while number < start and (raw := file.readline()).endswith(b"\n"):
+                    number, offset = number + 1, offset + len(raw)
+                self._cache_offset(number, offset)
+                block = file.read(max_bytes) if number == start else b""
+                if number == start and b"\n" not in block:
+                    block += file.readline()
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError:
             if stat.S_ISREG(os.lstat(self._name).st_mode):
                 raise
             return ()  # a link, or a socket
-        self._cache_offset(number, offset)
+        raws = block.split(b"\n")[:-1][:max_lines]
+        self._cache_offset(number + len(raws), offset + sum(map(len, raws)) + len(raws))
         return parse_lines(raws)
 
     def _is_own(self, status: os.stat_result) -> bool:
@@ -161,12 +155,8 @@ def parse_lines(raws: Sequence[bytes]) -> tuple[LogLine, ...]:
 
 
 def _is_whole(line: LogLine) -> bool:
-    return (
-        line.stream in _STREAMS
-        and line.time.__class__ is str
-        and line.partial.__class__ is bool
-        and line.overwritten.__class__ is bool
-    )
+    time, stream, _, partial, overwritten, _ = line
+    return stream in _STREAMS and time.__class__ is str and partial.__class__ is overwritten.__class__ is bool
 
 
 def _line(raw: bytes) -> LogLine:

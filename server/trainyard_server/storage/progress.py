@@ -17,6 +17,7 @@ from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import CHECKPOINT, ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
+from trainyard_protocol.lines.shapes import shapes
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
 from trainyard_server.storage.db.store import Store
@@ -27,10 +28,9 @@ from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream
 _READER = "reader"  # the state of a replica's ProgressReader, in the JSON of its digest
 
 _TOGETHER = 64
-"""Lines of one chunk that are all read. Of more, each block of _BLOCK is read at its ends, where that tells all."""
+"""Lines of one chunk that are all read. Of more as many are, at the ends of blocks, where that tells all."""
 
-_BLOCK = 32
-_NO_SHAPE = str.maketrans("", "", "0123456789.+-eE ")
+_LEAST_BLOCK = 32
 
 _REMEMBERED = 10_000  # replicas; the log of one that is forgotten is read once more at its end
 
@@ -79,8 +79,9 @@ class _ReplicaLog:
             for line in lines:
                 self.add(line)
             return
-        for start in range(0, len(lines), _BLOCK):
-            self._add_block(lines[start : start + _BLOCK])
+        size = max(_LEAST_BLOCK, 2 * len(lines) // _TOGETHER)
+        for start in range(0, len(lines), size):
+            self._add_block(lines[start : start + size])
 
     def add(self, line: LogLine | LogEntry) -> None:
         if (event := self._read(line)) is not None:
@@ -91,8 +92,7 @@ class _ReplicaLog:
         event = self._read(first)
         if event is not None:
             self._consume(event, first)
-        shape = first.text.translate(_NO_SHAPE)
-        if event is not None and len(lines) > 2 and all(line.text.translate(_NO_SHAPE) == shape for line in lines[1:]):
+        if event is not None and len(lines) > 2 and len(set(shapes(line.text for line in lines))) == 1:
             before = replace(self.reader)
             end = self._read(last)
             if end is not None and _go_on(event, end):

@@ -13,16 +13,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import attrgetter
 
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.monitoring.silence import RunSilence
 from trainyard_agent.monitoring.stack_dump import StackDumper
-from trainyard_agent.monitoring.stall_detector import StepHistory
+from trainyard_agent.monitoring.stall_detector import ADVANCES, StepHistory
 from trainyard_agent.runtimes.base import KEPT, Runtime
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.lines.progress import parse
+from trainyard_protocol.lines.shapes import shapes
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, Stall, StallPolicy
@@ -96,16 +98,13 @@ class StallMonitor:
         with self._lock:
             if not log.next - len(lines) <= start <= log.next:
                 return
-            for line in lines[log.next - start :]:
-                if line.partial or line.stream != "stdout":
-                    continue
-                if not line.text.startswith("{"):
-                    log.kept = log.kept or KEPT in line.text
-                    continue
-                event = parse(line.text)
-                at = _parse_time(line.time) if event is not None else None
-                if event is not None and at is not None:
-                    log.progress.add(event, at)
+            printed = [line for line in lines[log.next - start :] if line.stream == "stdout" and not line.partial]
+            log.kept = log.kept or any(KEPT in line.text for line in printed if not line.text.startswith("{"))
+            for time, together in groupby((line for line in printed if line.text.startswith("{")), attrgetter("time")):
+                at = _parse_time(time)
+                for event in map(parse, _telling([line.text for line in together])):
+                    if event is not None and at is not None:
+                        log.progress.add(event, at)
             log.next = start + len(lines)
 
     async def poll(self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]) -> None:
@@ -264,6 +263,13 @@ class StallMonitor:
                 return f"Its stacks cannot be read: {type(error).__name__}: {error}."
 
         return dict(zip(tasks, await asyncio.gather(*map(dump, tasks)), strict=True))
+
+
+def _telling(texts: Sequence[str]) -> Sequence[str]:
+    """Those that tell what all do, of texts that were printed together: of one shape, the first ones and the last."""
+    if len(texts) <= ADVANCES + 2 or len(set(shapes(texts))) > 1:
+        return texts
+    return [*texts[: ADVANCES + 1], texts[-1]]
 
 
 @lru_cache(1024)

@@ -71,10 +71,7 @@ class Service:
 
     def lines(self, job: str) -> int:
         """Number of lines of a job's log that the server has; its disk is asked, and not the server."""
-        try:
-            return (self._logs / DEFAULT_PROJECT / job / "segment.index").stat().st_size // index.SIZE
-        except FileNotFoundError:
-            return 0
+        return index.lines_of(self._logs / DEFAULT_PROJECT / job / "segment.records")
 
     def end_of_log(self, job: str) -> bytes:
         """The end of a job's log on the server's disk."""

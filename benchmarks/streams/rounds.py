@@ -66,7 +66,7 @@ class PrintingJob:
 
     def _is_over(self, before: int) -> bool:
         """Whether the newest line, behind a number, is the last one of a round."""
-        return self.service.lines(JOB) > before + 1 and b'"over"]' in self.service.end_of_log(JOB)
+        return self.service.lines(JOB) > before + 1 and b'"over"]]' in self.service.end_of_log(JOB)
 
 
 class PrintingContainers:

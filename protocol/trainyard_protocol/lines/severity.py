@@ -7,6 +7,7 @@ and ERROR is what names itself so: a level of Python's logging, the letter of ab
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ SEVERITIES = ("DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
 """From the lowest to the highest."""
 
 _LEVELS = frozenset(SEVERITIES)
+_FIELDS = ("severity", "level", "levelname")
 _NAMES = {"FATAL": "CRITICAL", "WARN": "WARNING", "EXCEPTION": "ERROR"}
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _SEARCHED = 400  # characters at the beginning of a line
@@ -25,6 +27,7 @@ _WORDS = (
 )
 """Every line with a severity of its own has one of them in its beginning, but for those of glog and TensorFlow."""
 
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _LEVEL = re.compile(
     r"(?:\S{1,100} ){0,3}?\[?(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)\b"
@@ -77,6 +80,18 @@ class SeverityReader:
             return "ERROR"
         return severity(stream, text)
 
+    def read_all(self, stream: Literal["stdout", "stderr"], texts: Sequence[str]) -> list[str]:
+        """The severities of lines of one stream that follow one another. Those that differ in their digits alone have
+        one, and are many: a line of each such shape is read."""
+        if len(texts) == 1:
+            return [self.read(stream, texts[0])]
+        shapes = "\n".join(texts).encode(errors="surrogatepass").translate(_DIGITS).split(b"\n")
+        if self.traceback or len(shapes) != len(texts) or any("Traceback (most" in text for text in texts):
+            return [self.read(stream, text) for text in texts]
+        self.count += len(texts)
+        levels = {shape: severity(stream, text) for shape, text in dict(zip(shapes, texts, strict=True)).items()}
+        return [levels[shape] for shape in shapes]
+
 
 def severity(stream: Literal["stdout", "stderr"], text: str) -> str:
     """The severity that a line says, by itself; INFO where it says none."""
@@ -111,11 +126,13 @@ def severity(stream: Literal["stdout", "stderr"], text: str) -> str:
 
 
 def _of_object(text: str) -> str:
+    if not any(name in text for name in _FIELDS[:2]):
+        return ""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         return ""
     if not isinstance(fields, dict):
         return ""
-    level = next((fields[key] for key in ("severity", "level", "levelname") if key in fields), "")
+    level = next((fields[key] for key in _FIELDS if key in fields), "")
     return level[:_SEARCHED].upper() if isinstance(level, str) else ""

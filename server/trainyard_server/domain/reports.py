@@ -79,7 +79,7 @@ def related(report: RunReport, clock: ClockOffset | None) -> RunReport:
 def checked_chunk(chunk: LogChunk) -> LogChunk:
     """The chunk within its limits. Raises InvalidArgument for more than an agent sends at once."""
     _check_count("lines", chunk.count)
-    size = sum(len(text) for block in chunk.blocks for text in block.texts)
+    size = sum(sum(map(len, block.texts)) for block in chunk.blocks)
     if size > MAX_CHUNK_TEXT:
         text = f"may have {MAX_CHUNK_TEXT} characters in all; these have {size}."
         raise InvalidArgument(Violation("lines", text))

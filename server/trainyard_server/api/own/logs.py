@@ -14,7 +14,7 @@ from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_server.api.dependencies import Cases, within
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.services.logs.formats import LogFormat, compact
+from trainyard_server.services.logs.formats import LogFormat
 from trainyard_server.services.logs.pages import MOST
 from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.filter import LogFilter, parse_filter
@@ -108,7 +108,7 @@ async def page(
     result = await cases.log_pages.page(project, job_id, before, after, log_filter, limit)
     return JSONResponse(  # as it is: there may be megabytes of lines
         {
-            "lines": compact(result.entries),
+            "lines": result.arrays,
             "first": result.first,
             "last": result.last,
             "earlier": result.first > 1,

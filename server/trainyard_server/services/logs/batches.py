@@ -113,13 +113,10 @@ class LogBatches:
 
     def _read(self, request: LogRequest) -> LogBatch:
         as_of = time.monotonic()
-        read = partial(self._logs.read, request.project, request.job_id, request.after, request.filter)
-        if request.form is LogFormat.BATCH:
-            result = read(request.until, max_lines=_STEP, as_arrays=True)
-            data = as_batch(result.arrays, result.last)
-        else:
-            result = read(request.until, max_lines=_STEP)
-            data = as_events(result.entries)
+        project, job_id, after, until, log_filter, _ = request
+        result = self._logs.read(project, job_id, after, log_filter, until, _STEP)
+        is_batch = request.form is LogFormat.BATCH
+        data = as_batch(result.arrays, result.last) if is_batch else as_events(result.entries)
         return LogBatch(data, result.last, result.more, as_of)
 
     def _read_shared(self, request: LogRequest, end: int) -> LogBatch:

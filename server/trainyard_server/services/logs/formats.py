@@ -6,7 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
-from trainyard_server.storage.logs.records import OVERWRITTEN, elements_of
+from trainyard_server.storage.logs.records import OVERWRITTEN
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 KEEPALIVE = b": ping\n\n"
 
@@ -26,15 +28,18 @@ def as_events(entries: Iterable[LogEntry]) -> bytes:
     return b"".join(event("log", entry.model_dump_json(), entry.cursor) for entry in entries)
 
 
-def as_batch(arrays: Sequence[bytes], cursor: int) -> bytes:
-    """One event for lines that end at a cursor, each as `compact` has it, in JSON of ASCII; empty without lines."""
-    return b"event: lines\nid: %d\ndata: [%s]\n\n" % (cursor, b",".join(arrays)) if arrays else b""
+def as_batch(arrays: Sequence[Sequence[Any]], cursor: int) -> bytes:
+    """One event for lines that end at a cursor, in JSON of ASCII; empty without lines.
+
+    `[cursor, run, task, number, time, stream, severity, text]` for each, with a last element `1` for a part of a
+    longer line, `2` for a state of a progress bar that was overwritten, `3` for a routine line of the service."""
+    return b"event: lines\nid: %d\ndata: %s\n\n" % (cursor, _to_json(arrays).encode("ascii")) if arrays else b""
 
 
-def as_text(arrays: Sequence[bytes]) -> bytes:
+def as_text(arrays: Iterable[Sequence[Any]]) -> bytes:
     """A line of text for each, with its time, run and replica; none for overwritten states of progress bars."""
     lines = []
-    for _, run, task, _, time, _, _, text, *kind in json.loads(b"[%s]" % b",".join(arrays)):
+    for _, run, task, _, time, _, _, text, *kind in arrays:
         if kind != [OVERWRITTEN]:
             lines.append(f"{time} {task if task == SERVICE_TASK else f'{run}/{task}'} {text}\n")
     return "".join(lines).encode("utf-8", "replace")
@@ -49,9 +54,3 @@ def event(kind: str, data: str, ident: int | None = None) -> bytes:
 def moved_on(cursor: int) -> bytes:
     """A batch without lines, from which a reader resumes behind this cursor."""
     return event("lines", "[]", cursor)
-
-
-def compact(entries: Iterable[LogEntry]) -> list[list[Any]]:
-    """`[cursor, run, task, number, time, stream, severity, text]` for each, with a last element `1` for a part of a
-    longer line, `2` for a state of a progress bar that was overwritten, `3` for a routine line of the service."""
-    return list(map(elements_of, entries))

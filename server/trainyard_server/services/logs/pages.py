@@ -75,5 +75,5 @@ class LogPages:
                 yield data
 
     def _text(self, project: str, job_id: str, after: int, log_filter: LogFilter, until: int) -> tuple[bytes, int]:
-        result = self._backend.logs.read(project, job_id, after, log_filter, until, _TEXT_LINES, as_arrays=True)
+        result = self._backend.logs.read(project, job_id, after, log_filter, until, _TEXT_LINES)
         return as_text(result.arrays), result.last

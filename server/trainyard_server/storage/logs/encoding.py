@@ -1,17 +1,19 @@
-"""Records and index entries of new lines: the work that a server does for each line of every program, once."""
+"""Records and index entries of new lines: the work that a server does for the lines of every program, once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from trainyard_protocol.lines.progress_reader import may_report
-from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
+from trainyard_protocol.lines.severity import SeverityReader
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.storage.logs.index import IndexEntry, key_of
-from trainyard_server.storage.logs.records import NO_TIME, UNKNOWN_TIME, checked, kind_of, microseconds, quoted
+from trainyard_server.storage.logs.index import IndexEntry, index_entry
+from trainyard_server.storage.logs.records import NO_TIME, UNKNOWN_TIME, Record, kind_of, microseconds
 from trainyard_server.storage.streams import SERVICE, Stream
 
-_SEVERITY_NUMBERS = {name: number for number, name in enumerate(SEVERITIES)}
+_MOST = 500  # lines of a record: a reader of one reads all
 
 
 class Position(NamedTuple):
@@ -26,37 +28,58 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class EncodedLines:
-    """Lines as they are stored. `reports`: those that may report progress."""
+    """Lines as they are stored, and their number. `reports`: those that may report progress."""
 
     records: list[bytes] = field(default_factory=list)
     entries: list[IndexEntry] = field(default_factory=list)
     reports: list[LogLine] = field(default_factory=list)
+    count: int = 0
 
 
 def encode_lines(at: Position, lines: Sequence[LogLine], severities: SeverityReader, room: int | None) -> EncodedLines:
     """The first of the lines whose records fit into `room` bytes; None: all. `severities` has read those before."""
     encoded = EncodedLines()
-    stream, cursor, number, offset = at
-    key, head, is_service = key_of(stream), f"{stream.run},{quoted(stream.task)}", stream == SERVICE
-    time, instant, shown = None, NO_TIME, ""
-    for line in lines:
-        if line.time != time:  # lines that were written together have one
-            time = line.time
-            instant = microseconds(time)
-            shown = quoted(UNKNOWN_TIME if instant == NO_TIME else time)
-        text = line.text
-        level = "INFO" if is_service else severities.read(line.stream, text)
-        kind = f",{kind_of(line)}" if line.partial or line.overwritten or line.routine else ""
-        cursor += 1
-        raw = checked(f'[{cursor},{head},{number},{shown},"{line.stream}","{level}",{quoted(text)}{kind}]')
-        length = len(raw)
-        if room is not None and (room := room - length) < 0:
+    stream, total, number, offset = at
+    for some in _alike(lines):
+        first = some[0]
+        time = UNKNOWN_TIME if microseconds(first.time) == NO_TIME else first.time
+        texts = [line.text for line in some]
+        levels = ["INFO"] if stream == SERVICE else severities.read_all(first.stream, texts)
+        severity = levels if len(set(levels)) > 1 else levels[0]
+        cursor = total + encoded.count + 1
+        place = cursor, stream.run, stream.task, number + encoded.count, time, first.stream, severity
+        record = Record(*place, texts, kind_of(first))
+        raw = record.encoded()
+        if room is not None and len(raw) > room:
+            record = _fitting(record, room)
+            raw = record.encoded()
+        if record.texts:
+            reports = [line for line in some[: len(record.texts)] if may_report(line.text)]
+            entry = index_entry(record, offset, len(raw), bool(reports))
+            encoded.records.append(raw)
+            encoded.entries.append(entry)
+            encoded.reports += reports
+            encoded.count += entry.lines
+            offset = entry.end
+        if len(record.texts) < len(texts):
             break
-        reports = may_report(text)
-        encoded.records.append(raw)
-        encoded.entries.append(IndexEntry(instant, offset, length, number, key, _SEVERITY_NUMBERS[level], reports))
-        if reports:
-            encoded.reports.append(line)
-        number += 1
-        offset += length
+        if room is not None:
+            room -= len(raw)
     return encoded
+
+
+def _alike(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:
+    """The lines in groups that a record can have."""
+    for _, group in groupby(lines, itemgetter(0, 1, 3, 4, 5)):
+        while some := list(islice(group, _MOST)):
+            yield some
+
+
+def _fitting(record: Record, room: int) -> Record:
+    """The record without the last lines for which `room` bytes do not suffice."""
+    alone = [len(record._replace(texts=[text]).encoded()) for text in record.texts]
+    empty = len(record._replace(texts=[]).encoded())
+    sizes = accumulate(size - empty + 1 for size in alone)  # with a comma
+    count = sum(empty + size - 1 <= room for size in sizes)
+    severity = record.severity if isinstance(record.severity, str) else record.severity[:count]
+    return record._replace(texts=record.texts[:count], severity=severity)

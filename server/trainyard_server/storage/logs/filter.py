@@ -7,6 +7,7 @@ from datetime import datetime
 from trainyard_protocol.answers.log_views import SERVICE_TASK
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.lines.progress_reader import may_report
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.storage.streams import Stream
@@ -42,8 +43,13 @@ class LogFilter:
             return b"\\u" in raw
         return not search or b"\\" in raw or search.encode() in raw.lower()
 
-    def passes_text(self, text: str) -> bool:
-        return self.search.casefold() in text.casefold()
+    def passes_line(self, severity: str, text: str) -> bool:
+        """Whether a line of a stream and time that pass can pass itself."""
+        if self.severity and SEVERITIES.index(severity) < SEVERITIES.index(self.severity):
+            return False
+        if self.reports and not may_report(text):
+            return False
+        return not self.search or self.search.casefold() in text.casefold()
 
 
 EVERYTHING = LogFilter()

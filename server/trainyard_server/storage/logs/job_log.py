@@ -1,7 +1,7 @@
 """One job's log on the disk: a segment of records and its index, as one process of the server knows them.
 
 A writer holds the lock of the directory, and writes records to the segment first and their entries to the index after.
-A line exists for readers once its entry is whole; they take no lock. What a killed writer left behind the last entry is
+Lines exist for readers once their entry is whole; they take no lock. What a killed writer left behind the last entry is
 added to the index by the next writer, record by record, and a torn record at the end is cut off.
 """
 
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, RLock
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from trainyard_protocol.answers.log_views import LogEntry
+from trainyard_protocol.lines.progress_reader import may_report
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
 from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine
 from trainyard_server.storage.files import LOCK, size_of, truncate, write_at
@@ -21,16 +22,7 @@ from trainyard_server.storage.logs import index
 from trainyard_server.storage.logs.encoding import Position, encode_lines
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged, IndexEntry
-from trainyard_server.storage.logs.records import (
-    DAMAGED,
-    NO_TIME,
-    RecordReader,
-    array_of,
-    array_of_entry,
-    decode,
-    entry_of,
-    time_text,
-)
+from trainyard_server.storage.logs.records import DAMAGED, NO_TIME, Record, RecordReader, decode, time_text
 from trainyard_server.storage.streams import SERVICE, Stream
 
 _SCAN = 20_000  # index entries that one read goes through
@@ -38,6 +30,7 @@ _READ_BYTES = 4 * 2**20  # bytes of records that one read goes through
 _RESULT_BYTES = 2**20  # bytes of records of the lines that one read returns, if there are several
 _REPORTS = 100  # damaged lines of a job that are logged
 _BLOCK = 10_000  # index entries that are read or written at once
+_OLD_INDEX = "segment.index"  # of releases that had a record and an entry for each line
 
 TIME_STEP = 1000
 """Lines between two of `JobLog.latest`."""
@@ -70,15 +63,17 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The lines from cursor `first` to `last` that pass a filter, the oldest first; `last` < `first`: of none.
-    `more`: there are lines behind `last`. `arrays`: the elements of each line as JSON, in place of entries where that
-    was asked for."""
+    """The lines from cursor `first` to `last` that pass a filter, the oldest first, as arrays of the API; `last` <
+    `first`: of none. `more`: there are lines behind `last`."""
 
-    entries: tuple[LogEntry, ...]
+    arrays: tuple[list[Any], ...]
     first: int
     last: int
     more: bool
-    arrays: tuple[bytes, ...] = ()
+
+    @property
+    def entries(self) -> tuple[LogEntry, ...]:
+        return tuple(map(LogEntry.of_array, self.arrays))
 
 
 @dataclass(slots=True)
@@ -108,7 +103,8 @@ class JobLog:
         self.latest: list[int] = []
         """The latest time of the first lines, in microseconds since 1970: of TIME_STEP lines, of twice as many, ..."""
         self._latest = 0
-        self._index = directory / "segment.index"
+        self._index = directory / "segment.records"
+        self._entries = 0  # of the index
         self._end = 0  # where the next record begins in the segment
         self._streams: dict[Stream, _StreamState] = {}
         self._reported: set[int] = set()  # cursors of damaged lines that were logged
@@ -121,13 +117,13 @@ class JobLog:
     def refresh(self) -> bool:
         """Read the entries that the index has gained. False if it is damaged or has become shorter."""
         entries = size_of(self._index) // index.SIZE
-        if entries == self.total:
+        if entries == self._entries:
             return True
-        if entries < self.total:
+        if entries < self._entries:
             self.reset()
             return False
         try:
-            while block := index.read_block(self._index, self.total, _BLOCK):
+            while block := index.read_block(self._index, self._entries, _BLOCK):
                 for position in range(len(block) // index.SIZE):
                     self._note(index.unpack(block, position))
         except IndexDamaged:
@@ -136,7 +132,7 @@ class JobLog:
 
     def reset(self) -> None:
         """Forget everything that was read, so that the next refresh begins anew."""
-        self.total, self._end, self.checked = 0, 0, False
+        self.total, self._entries, self._end, self.checked = 0, 0, 0, False
         self.latest, self._latest = [], 0
         self._streams.clear()
 
@@ -155,9 +151,11 @@ class JobLog:
         except OSError:
             self.reset()  # what was noted may not be in the index
             raise
-        truncate(self._index, self.total * index.SIZE)
+        truncate(self._index, self._entries * index.SIZE)
         truncate(self.segment, self._end)
-        if not is_intact or self.total != before:
+        if (old := self.directory / _OLD_INDEX).exists():
+            old.unlink()
+        elif not is_intact or self.total != before:
             logger.warning("Repaired the index of the log in %s from line %d on", self.directory, before + 1)
         self.checked = True
 
@@ -174,14 +172,14 @@ class JobLog:
         new = encode_lines(Position(stream, self.total, state.count, self._end), fresh, severities, room)
         if new.entries:
             write_at(self.segment, self._end, b"".join(new.records))
-            write_at(self._index, self.total * index.SIZE, b"".join(map(index.pack, new.entries)))
+            write_at(self._index, self._entries * index.SIZE, b"".join(map(index.pack, new.entries)))
             for entry in new.entries:
                 self._note(entry)
             state = self._streams[stream]
             state.severities = severities
-            if state.digest.count == state.count - len(new.entries):
-                state.digest.extend((line.stream, line.text) for line in fresh[: len(new.entries)])
-        return Appended(state.count, len(new.entries), len(new.entries) < len(fresh), tuple(new.reports))
+            if state.digest.count == state.count - new.count:
+                state.digest.extend((line.stream, line.text) for line in fresh[: new.count])
+        return Appended(state.count, new.count, new.count < len(fresh), tuple(new.reports))
 
     def verify(self, stream: Stream, end: LogEnd) -> bool:
         """See LogStore.verify."""
@@ -208,101 +206,95 @@ class JobLog:
         return self._streams[stream].digest.hexdigest() if stream in self._streams else LogDigest().hexdigest()
 
     def read(
-        self,
-        log_filter: LogFilter,
-        after: int = 0,
-        until: int | None = None,
-        max_lines: int = 500,
-        back: bool = False,
-        as_arrays: bool = False,
+        self, log_filter: LogFilter, after: int = 0, until: int | None = None, max_lines: int = 500, back: bool = False
     ) -> ReadResult:
         """The first lines behind `after` and up to `until`, or the last ones with `back`. See LogStore.read. Raises
         IndexDamaged."""
         with self.view:
             keys = frozenset(map(index.key_of, filter(log_filter.passes_stream, self._streams)))
-            total = self.total
+            total, entries = self.total, self._entries
         limit = total if until is None else max(0, min(until, total))
         begin = max(after, limit - _SCAN) if back else after
         end = limit if back else max(after, min(limit, after + _SCAN))
-        block = index.read_block(self._index, begin, end - begin)
-        if len(block) < (end - begin) * index.SIZE:
-            raise IndexDamaged(f"The index of the log in {self.directory} has become shorter")
-        entries: list[LogEntry] = []
-        arrays: list[bytes] = []
-        size = read = count = 0
+        block = index.read_between(self._index, entries, begin, end)
+        arrays: list[list[Any]] = []
+        size = read = stop = 0
         with _opened(self.segment) as file:
             records = RecordReader(file, is_forward=not back)
-            for position, place in index.select(block, log_filter, keys, back):
-                cursor = begin + position + 1
-                is_over = count > 0 and size + place.length > _RESULT_BYTES
-                if is_over or count >= max_lines or read > _READ_BYTES:
-                    begin, end = (cursor, end) if back else (begin, cursor - 1)
+            for place in index.select(block, log_filter, keys, back):
+                some = range(max(begin + 1, place.cursor), min(end, place.last) + 1)[:: -1 if back else 1]
+                if read > _READ_BYTES:
+                    stop = some[0]
                     break
                 raw = records.record(place.offset, place.length)
                 read += place.length
-                if as_arrays and not log_filter.search:
-                    # A record is what readers get: an intact one is not parsed.
-                    arrays.append(array_of(raw, cursor) or array_of_entry(self._entry(cursor, place, raw)))
-                else:
-                    entry = self._entry(cursor, place, raw) if log_filter.may_pass(raw) else None
-                    if entry is None or not log_filter.passes_text(entry.text):
-                        continue
-                    if as_arrays:
-                        arrays.append(array_of_entry(entry))
-                    else:
-                        entries.append(entry)
-                count += 1
-                size += place.length
+                if not log_filter.may_pass(raw):
+                    continue
+                record = self._record(place, raw)
+                for cursor in some:
+                    line = record.line(cursor - place.cursor)
+                    *_, severity, text = line[:8]
+                    if log_filter.passes_line(severity, text):
+                        if len(arrays) == max_lines or (arrays and size + len(text) > _RESULT_BYTES):
+                            stop = cursor
+                            break
+                        arrays.append(line)
+                        size += len(text)
+                if stop:
+                    break
+        if stop:
+            begin, end = (stop, end) if back else (begin, stop - 1)
         if back:
-            entries.reverse()
             arrays.reverse()
         more = end < (total if back else limit)
-        return ReadResult(tuple(entries), begin + 1, end, more, tuple(arrays))
+        return ReadResult(tuple(arrays), begin + 1, end, more)
 
     def latest_in(self, step: int) -> list[int]:
         """The latest time up to each line of a step of TIME_STEP lines, in microseconds since 1970. Raises
         IndexDamaged."""
         with self.view:
             latest = max(self.latest[step - 1 : step], default=0)
-        block = index.read_block(self._index, step * TIME_STEP, TIME_STEP)
-        entries = []
+            begin, end = step * TIME_STEP, min((step + 1) * TIME_STEP, self.total)
+            block = index.read_between(self._index, self._entries, begin, end)
+        times: list[int] = []
         for position in range(len(block) // index.SIZE):
-            time = index.unpack(block, position).time
-            latest = latest if time == NO_TIME else max(latest, time)
-            entries.append(latest)
-        return entries
+            entry = index.unpack(block, position)
+            latest = latest if entry.time == NO_TIME else max(latest, entry.time)
+            times += [latest] * (min(end, entry.last) - max(begin, entry.cursor - 1))
+        return times
 
-    def _entry(self, cursor: int, place: IndexEntry, raw: bytes) -> LogEntry:
-        """The line of a record, or what readers get instead if it is damaged: what the index knows of it."""
-        entry = decode(raw)
-        if entry is not None and entry.cursor == cursor:
-            return entry
-        if cursor not in self._reported and len(self._reported) < _REPORTS:
-            self._reported.add(cursor)
-            logger.error("Line %d of the log in %s is damaged", cursor, self.directory)
+    def _record(self, place: IndexEntry, raw: bytes) -> Record:
+        """The record at a place, or what readers get instead if it is damaged: what the index knows of it."""
+        record = decode(raw)
+        if record is not None and (record.cursor, len(record.texts)) == (place.cursor, place.lines):
+            return record
+        if place.cursor not in self._reported and len(self._reported) < _REPORTS:
+            self._reported.add(place.cursor)
+            logger.error("Lines %d to %d of the log in %s are damaged", place.cursor, place.last, self.directory)
         stream = index.stream_of(place.key)
         level, time = SEVERITIES[place.severity], time_text(place.time)
-        return entry_of(cursor, stream.run, stream.task, place.number, time, "stderr", level, DAMAGED)
+        texts = [DAMAGED] * place.lines
+        return Record(place.cursor, stream.run, stream.task, place.number, time, "stderr", level, texts)
 
     def _note(self, entry: IndexEntry) -> None:
-        if entry.offset < self._end:
+        if entry.offset < self._end or entry.cursor != self.total + 1:
             raise IndexDamaged(f"Line {self.total + 1} of {self.directory} overlaps the one before it")
-        self.total += 1
+        self.total = entry.last
+        self._entries += 1
         self._end = entry.end
         if entry.time != NO_TIME:
             self._latest = max(self._latest, entry.time)
-        if self.total % TIME_STEP == 0:
-            self.latest.append(self._latest)
+        self.latest += [self._latest] * (self.total // TIME_STEP - len(self.latest))
         if entry.key != index.LOST:
             stream = index.stream_of(entry.key)
             if (state := self._streams.get(stream)) is None:
                 state = self._streams[stream] = _StreamState()
-            state.count = entry.number + 1
+            state.count = entry.number + entry.lines
             state.size += entry.length
 
     def _add_missing_entries(self) -> None:
-        """Write an entry for each record behind the last intact entry. A record knows its cursor, so that the lines
-        behind a damaged one keep theirs. A line that neither file knows keeps its cursor only."""
+        """Write an entry for each record behind the last intact entry. A record knows its cursors, so that the lines
+        behind a damaged one keep theirs. Lines that neither file knows keep their cursors only."""
         entries = bytearray()
 
         def add(entry: IndexEntry) -> None:
@@ -312,7 +304,7 @@ class JobLog:
                 flush()
 
         def flush() -> None:
-            write_at(self._index, self.total * index.SIZE - len(entries), entries)
+            write_at(self._index, self._entries * index.SIZE - len(entries), entries)
             entries.clear()
 
         offset = self._end
@@ -322,36 +314,39 @@ class JobLog:
             for raw in file or ():
                 record = decode(raw)
                 if record is not None and record.cursor > self.total:
-                    while self.total < record.cursor - 1:
-                        add(self._old_entry(offset) or IndexEntry(0, self._end, 0, 0, index.LOST, 0, 0))
-                    add(index.index_entry(record, offset, len(raw)))
+                    while lost := record.cursor - 1 - self.total:
+                        add(self._old_entry(offset, lost) or _lost(self._end, self.total, lost))
+                    add(index.index_entry(record, offset, len(raw), any(map(may_report, record.texts))))
                 offset += len(raw)
         while (entry := self._old_entry(offset)) is not None:
             add(entry)
         flush()
 
-    def _old_entry(self, until: int) -> IndexEntry | None:
-        """The entry of the next line that is still in the index, if it is intact and its record ends by `until`."""
+    def _old_entry(self, until: int, most: int = 2**32) -> IndexEntry | None:
+        """The entry of the next lines that is still in the index, if it is intact, has `most` of them, and its record
+        ends by `until`."""
         try:
-            entry = index.unpack(index.read_block(self._index, self.total, 1), 0)
+            entry = index.unpack(index.read_block(self._index, self._entries, 1), 0)
         except IndexDamaged:
             return None
-        return entry if self._end <= entry.offset and entry.end <= until else None
+        is_next = entry.cursor == self.total + 1 and self._end <= entry.offset
+        return entry if is_next and entry.end <= until and entry.lines <= most else None
 
     def _drop_missing_records(self) -> None:
         """Drop the last lines if a power failure took their records: the segment ends before them, or has only zeros
         there. Their agents send them again."""
-        total, size = self.total, size_of(self.segment)
+        entries, size, missing = self._entries, size_of(self.segment), 0
         with _opened(self.segment) as file:
-            while total:
-                entry = index.unpack(index.read_block(self._index, total - 1, 1), 0)
+            while entries:
+                entry = index.unpack(index.read_block(self._index, entries - 1, 1), 0)
                 raw = RecordReader(file).record(entry.offset, entry.length)
                 if entry.end <= size and (not raw or raw.strip(b"\0")):
                     break  # `not raw`: the disk has it, but cannot read it
-                total -= 1
-        if total < self.total:
-            logger.error("The last %d lines of the log in %s are missing", self.total - total, self.directory)
-            truncate(self._index, total * index.SIZE)
+                entries -= 1
+                missing += entry.lines
+        if missing:
+            logger.error("The last %d lines of the log in %s are missing", missing, self.directory)
+            truncate(self._index, entries * index.SIZE)
             self.reset()
             self.refresh()
 
@@ -363,6 +358,11 @@ def all_entries(read: Callable[[int], ReadResult]) -> Iterator[LogEntry]:
         result = read(after)
         yield from result.entries
         after, more = result.last, result.more
+
+
+def _lost(end: int, total: int, count: int) -> IndexEntry:
+    """The entry of so many lines behind the first `total` that are lost."""
+    return IndexEntry(0, end, 0, total + 1, 0, count, index.LOST, 0, 0)
 
 
 @contextmanager

@@ -1,18 +1,21 @@
-"""Records of a segment: one line of ASCII for each log line, with a CRC-32.
+"""Records of a segment: one line of ASCII for log lines that came together, with a CRC-32.
 
-`5d1f06a9 [cursor,run,task,number,time,stream,severity,text]`, with a last element `1` for a part of a longer line, `2`
-for a state of a progress bar that was overwritten, `3` for a routine line of the service. JSON escapes line ends, so a
-record ends at the first newline, and the next record is found behind a damaged one.
+`5d1f06a9 [cursor,run,task,number,time,stream,severity,[text,text,...]]`, with a list of severities where they differ,
+and a last element `1` for parts of a longer line, `2` for states of a progress bar that were overwritten, `3` for
+routine lines of the service. JSON escapes line ends, so a record ends at the first newline, and the next record is
+found behind a damaged one. Older releases wrote a record for each line, with its text alone.
 """
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import IO, Any
+from functools import lru_cache
+from typing import IO, Any, NamedTuple
 from zlib import crc32
 
-from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.logs import Stream as LineStream
 
 DAMAGED = "(this line was damaged on the disk of the server)"
 """Text of a line whose record cannot be read."""
@@ -23,59 +26,67 @@ UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 NO_TIME = 2**63 - 1
 """`microseconds` of an unknown time: later than any filter."""
 
-_ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "text")
-_KINDS = ("", "partial", "overwritten", "routine")
-"""Kinds of lines, by the last element of their records."""
+OVERWRITTEN = 2
+"""The kind of a line that is a state of a progress bar before its last."""
 
-OVERWRITTEN = _KINDS.index("overwritten")
-
+_NUMBERS = {name: number for number, name in enumerate(SEVERITIES)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 10**6 * 2**37  # a clock may be wrong, but every time has to be one in every zone
 _READ_AHEAD = 1 << 16
 _CRC_LENGTH = 9  # 8 digits and a space
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
-quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
+_quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
 
 
-def entry_of(*values: Any) -> LogEntry:
-    """A line from the elements of its record."""
-    fields, kind = dict(zip(_ELEMENTS, values, strict=False)), values[len(_ELEMENTS) :]
-    return LogEntry(**fields, **({_KINDS[kind[0]]: True} if kind else {}))
+class Record(NamedTuple):
+    """Lines of one stream, time and kind that came together. `cursor` and `number` are the first line's. `severity`: of
+    all, or of each."""
+
+    cursor: int
+    run: int
+    task: str
+    number: int
+    time: str
+    stream: LineStream
+    severity: str | list[str]
+    texts: list[str]
+    kind: int = 0
+
+    def line(self, at: int) -> list[Any]:
+        """The elements of one of its lines, as an array of the API."""
+        cursor, run, task, number, time, stream, severity, texts, kind = self
+        level = severity if isinstance(severity, str) else severity[at]
+        elements = [cursor + at, run, task, number + at, time, stream, level, texts[at]]
+        return [*elements, kind] if kind else elements
+
+    @property
+    def highest(self) -> int:
+        """The number in SEVERITIES of its most severe line."""
+        severity = self.severity
+        return _NUMBERS[severity] if isinstance(severity, str) else max(map(_NUMBERS.__getitem__, severity))
+
+    def encoded(self) -> bytes:
+        cursor, run, task, number, time, stream, severity, texts, kind = self
+        place = f'{cursor},{run},{_quoted(task)},{number},{_quoted(time)},"{stream}",{json.dumps(severity)}'
+        data = f"[{place},[{','.join(map(_quoted, texts))}]{f',{kind}' if kind else ''}]\n".encode("ascii")
+        return b"%08x " % crc32(data) + data
 
 
-def elements_of(entry: LogEntry) -> list[Any]:
-    """The elements of a line's record."""
-    kind = kind_of(entry)
-    return [getattr(entry, name) for name in _ELEMENTS] + ([kind] if kind else [])
+_TEXTS = Record._fields.index("texts")
 
 
-def kind_of(line: LogEntry | LogLine) -> int:
-    return 1 if line.partial else 2 if line.overwritten else 3 if line.routine else 0
+def kind_of(line: LogLine) -> int:
+    return 1 if line.partial else OVERWRITTEN if line.overwritten else 3 if line.routine else 0
 
 
-def checked(elements: str) -> bytes:
-    """The record of a line with these elements, in JSON of ASCII alone."""
-    data = elements.encode("ascii") + b"\n"
-    return b"%08x " % crc32(data) + data
-
-
-def decode(raw: bytes) -> LogEntry | None:
-    """The line of a record; None if it is damaged."""
+def decode(raw: bytes) -> Record | None:
+    """The inverse of `Record.encoded`; None if it is damaged."""
     data = raw[_CRC_LENGTH:]
     if not data.endswith(b"\n") or raw[:_CRC_LENGTH] != b"%08x " % crc32(data):
         return None
-    return entry_of(*json.loads(data))
-
-
-def array_of(raw: bytes, cursor: int) -> bytes:
-    """The elements of an intact record of that line, as JSON; empty if it is damaged."""
-    data = raw[_CRC_LENGTH:]
-    is_intact = data.endswith(b"\n") and raw[:_CRC_LENGTH] == b"%08x " % crc32(data)
-    return data[:-1] if is_intact and data.startswith(b"[%d," % cursor) else b""
-
-
-def array_of_entry(entry: LogEntry) -> bytes:
-    return _to_json(elements_of(entry)).encode("ascii")
+    values = json.loads(data)
+    if isinstance(values[_TEXTS], str):
+        values[_TEXTS] = [values[_TEXTS]]
+    return Record(*values)
 
 
 class RecordReader:
@@ -106,6 +117,7 @@ class RecordReader:
             return b""
 
 
+@lru_cache(256)
 def microseconds(time: str) -> int:
     """RFC 3339 as microseconds since 1970, NO_TIME if it is none of a usual year. A time without a zone is UTC."""
     try:

@@ -1,8 +1,9 @@
 """The log lines of all jobs, in files that several server processes write and read at the same time.
 
-`<data_dir>/logs/<project>/<job>/` holds `segment`, a record with a CRC for each line of all replicas and of the service
-in the order of arrival; `segment.index`, an entry of fixed size for each line, which can be rebuilt from the segment;
-and `lock`. The ordinal of a line is its cursor: the same for every reader, for ever.
+`<data_dir>/logs/<project>/<job>/` holds `segment`, records with a CRC for the lines of all replicas and of the service
+in the order of arrival, those that came together in one; `segment.records`, an entry of fixed size for each record,
+which can be rebuilt from the segment; and `lock`. The ordinal of a line is its cursor: the same for every reader, for
+ever.
 """
 
 import logging
@@ -115,16 +116,13 @@ class LogStore:
         log_filter: LogFilter = EVERYTHING,
         until: int | None = None,
         max_lines: int = 500,
-        as_arrays: bool = False,
     ) -> ReadResult:
         """The lines after a cursor that pass the filter, up to the cursor `until` if it is given.
 
         One call does a bounded amount of work, so that a result may be empty and have more behind it. A damaged line
         says so. Waits for no writer. Raises OSError.
         """
-        return self._read(
-            project, job_id, lambda log: log.read(log_filter, after, until, max_lines, as_arrays=as_arrays)
-        )
+        return self._read(project, job_id, lambda log: log.read(log_filter, after, until, max_lines))
 
     def read_back(
         self,

@@ -211,7 +211,8 @@ def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(api: Server
 
 def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(tmp_path: Path, clock: Clock) -> None:
     with started(tmp_path, clock) as (api, agent):
-        agent.log("one", "two", "three")
+        for text in ("one", "two", "three"):
+            agent.log(text)
         whole = api.log()
     segment = tmp_path / "logs" / "p" / "job" / "segment"
     segment.write_bytes(segment.read_bytes().replace(b"two", b"\0\0\0"))

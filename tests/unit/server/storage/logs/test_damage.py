@@ -12,11 +12,11 @@ import pytest
 from trainyard_protocol.wire.logs import LogEnd, digest
 from trainyard_server.storage.files import LockTimeout, locked
 from trainyard_server.storage.logs.index import SIZE
-from trainyard_server.storage.logs.records import DAMAGED, RecordReader
+from trainyard_server.storage.logs.records import DAMAGED, RecordReader, decode
 from trainyard_server.storage.logs.store import SERVICE, LogStore
 from unit.server.storage.logs.test_store import MASTER, WORKER, lines, shown
 
-SEGMENT, INDEX = Path("p") / "j" / "segment", Path("p") / "j" / "segment.index"
+SEGMENT, INDEX = Path("p") / "j" / "segment", Path("p") / "j" / "segment.records"
 
 Shown = list[tuple[int, str, int, str]]
 
@@ -44,10 +44,16 @@ def flip(path: Path, offset: int, count: int = 1, value: int | None = None) -> N
     path.write_bytes(data)
 
 
-def record_at(directory: Path, cursor: int) -> tuple[int, int]:
-    """Offset and length of the record of an intact segment."""
-    records = (directory / SEGMENT).read_bytes().splitlines(keepends=True)
-    return sum(map(len, records[: cursor - 1])), len(records[cursor - 1])
+def record_at(directory: Path, cursor: int) -> tuple[int, int, set[int]]:
+    """Offset, length and cursors of the intact record that has a line."""
+    offset = 0
+    for raw in (directory / SEGMENT).read_bytes().splitlines(keepends=True):
+        if (record := decode(raw)) is not None:
+            cursors = set(range(record.cursor, record.cursor + len(record.texts)))
+            if cursor in cursors:
+                return offset, len(raw), cursors
+        offset += len(raw)
+    raise AssertionError(cursor)
 
 
 def assert_only_damaged(now: Shown, before: Shown, cursors: set[int]) -> None:
@@ -73,17 +79,19 @@ def test_damaged_record_says_so_and_everything_else_is_served(
     tmp_path: Path, part: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = written(tmp_path)
-    offset, length = record_at(tmp_path, 9)
+    offset, length, damaged = record_at(tmp_path, 9)
+    assert 1 < len(damaged) < 9
     flip(tmp_path / SEGMENT, offset + part % length)
     store = LogStore(tmp_path)
-    assert_only_damaged(shown(store), before, {9})
-    assert_only_damaged(shown(LogStore(tmp_path)), before, {9})
+    assert_only_damaged(shown(store), before, damaged)
+    assert_only_damaged(shown(LogStore(tmp_path)), before, damaged)
     page = store.read_back("p", "j", 12)
     assert [(e.cursor, e.task, e.number, e.text) for e in page.entries] == [
-        (*entry[:3], DAMAGED if entry[0] == 9 else entry[3]) for entry in before[:11]
+        (*entry[:3], DAMAGED if entry[0] in damaged else entry[3]) for entry in before[:11]
     ]
     assert shown(store)[8][3] == DAMAGED
-    assert sum("Line 9 of the log" in message for message in caplog.messages) == 2, "once for each process"
+    message = f"Lines {min(damaged)} to {max(damaged)} of the log"
+    assert sum(message in logged for logged in caplog.messages) == 2, "once for each process"
 
 
 @pytest.mark.parametrize(
@@ -109,9 +117,10 @@ def test_index_that_is_damaged_under_a_running_server_is_rebuilt_by_its_reader(t
 def test_record_behind_a_damaged_index_entry_keeps_its_place(tmp_path: Path) -> None:
     before = written(tmp_path)
     flip(tmp_path / INDEX, 4 * SIZE, 3)
-    flip(tmp_path / SEGMENT, record_at(tmp_path, 40)[0] + 5, 3)
-    flip(tmp_path / SEGMENT, record_at(tmp_path, len(before))[0] + 5, 3)
-    assert_only_damaged(shown(LogStore(tmp_path)), before, {40, len(before)})
+    places = [record_at(tmp_path, cursor) for cursor in (40, len(before))]
+    for offset, _, _ in places:
+        flip(tmp_path / SEGMENT, offset + 5, 3)
+    assert_only_damaged(shown(LogStore(tmp_path)), before, places[0][2] | places[1][2])
 
 
 @pytest.mark.parametrize("name", [SEGMENT, INDEX])
@@ -135,12 +144,12 @@ def test_segment_that_is_gone_is_filled_again(tmp_path: Path) -> None:
 
 def test_zeros_and_garbage_after_a_power_failure_are_cut_off(tmp_path: Path) -> None:
     before = written(tmp_path)
-    offset, _ = record_at(tmp_path, len(before) - 2)
+    offset, _, cursors = record_at(tmp_path, len(before) - 2)
     size = (tmp_path / SEGMENT).stat().st_size
     flip(tmp_path / SEGMENT, offset, size - offset, 0)
     with (tmp_path / INDEX).open("ab") as file:
         file.write(b"\0" * 57)
-    assert shown(LogStore(tmp_path)) == before[:-3]
+    assert shown(LogStore(tmp_path)) == before[: min(cursors) - 1]
     assert_agents_complete(tmp_path, before)
     with (tmp_path / SEGMENT).open("ab") as file:
         file.write(b"\0" * 57 + b'\n01234567 [400,1,"master')

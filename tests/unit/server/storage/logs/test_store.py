@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
+from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.store import SERVICE, LogMismatch, LogStore, Stream
 
 MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
@@ -69,6 +71,47 @@ def test_quota_counts_records_and_never_cuts_the_service(tmp_path: Path) -> None
     assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True, ()), "one quota for the job"
     assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False, ())
     assert len(everything(store)) == appended.new + 1
+
+
+def test_log_with_a_record_for_each_line_is_read_and_continued(tmp_path: Path) -> None:
+    directory = tmp_path / "p" / "j"
+    directory.mkdir(parents=True)
+    with (directory / "segment").open("wb") as segment:
+        for number, (level, kind) in enumerate([("INFO", ""), ("ERROR", ""), ("INFO", ",2")]):
+            time = f"2026-11-20T12:00:0{number}Z"
+            data = f'[{number + 1},1,"{MASTER.task}",{number},"{time}","stderr","{level}","step {number}"{kind}]\n'
+            segment.write(b"%08x " % crc32(data.encode()) + data.encode())
+    (directory / "segment.index").write_bytes(bytes(3 * 37))
+    store = LogStore(tmp_path)
+    assert [(e.severity, e.text, e.overwritten) for e in everything(store)] == [
+        ("INFO", "step 0", False),
+        ("ERROR", "step 1", False),
+        ("INFO", "step 2", True),
+    ]
+    assert store.append("p", "j", MASTER, 2, lines("step 2", "step 3", "step 4")).next == 5
+    assert [e.cursor for e in everything(store, log_filter=LogFilter(severity="ERROR"))] == [2]
+    assert [e.number for e in everything(LogStore(tmp_path), log_filter=LogFilter(reports=True))] == list(range(5))
+    assert store.counts("p", "j") == {MASTER: 5}
+    assert not (directory / "segment.index").exists()
+
+
+@pytest.mark.parametrize("size", [7, 499])
+def test_any_part_of_a_log_of_large_records_is_read_in_both_directions(tmp_path: Path, size: int) -> None:
+    store = LogStore(tmp_path)
+    for start in (0, 700):
+        store.append("p", "j", MASTER, start, lines(*[f"{n}" for n in range(start, start + 700)]))
+    store.append("p", "j", WORKER, 0, lines("ERROR: x", "y", "ERROR: z", *["w"] * 600))
+    texts = [e.text for e in everything(store)]
+    assert [e.text for e in everything(store, max_lines=size)] == texts
+    before, back = len(texts) + 1, list[str]()
+    while before > 1:
+        page = store.read_back("p", "j", before, max_lines=size)
+        assert [e.cursor for e in page.entries] == list(range(page.first, before))
+        back, before = [*[e.text for e in page.entries], *back], page.first
+    assert back == texts
+    errors = LogFilter(severity="ERROR")
+    assert [e.text for e in everything(store, log_filter=errors, max_lines=1)] == ["ERROR: x", "ERROR: z"]
+    assert [e.cursor for e in store.read("p", "j", 1398, until=1402).entries] == [1399, 1400, 1401, 1402]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x", ".hidden", "a\0b"])

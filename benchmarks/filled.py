@@ -16,8 +16,7 @@ import psutil
 from sqlalchemy import insert, text
 
 from benchmarks.tools import answers, wait_for
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.resources import GIGABYTE, Capacity
 from trainyard_protocol.net.loopback import free_port
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.agents import AgentInfo

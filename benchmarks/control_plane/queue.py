@@ -13,7 +13,7 @@ from benchmarks.filled import add_agents, add_queue, agent_info
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.scale.bed import ServerBed, bed
 from benchmarks.tools import postgresql
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport

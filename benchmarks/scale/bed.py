@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from sqlalchemy import event
 
 from benchmarks import filled
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
 from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
 from trainyard_server.app import create_app

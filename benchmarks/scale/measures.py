@@ -14,8 +14,7 @@ from benchmarks.scale.life import TASK, JobLife
 from benchmarks.scale.series import Series
 from benchmarks.scale.simulation import machines
 from benchmarks.scale.workload import NOW, Load
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.resources import GIGABYTE, Capacity
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 from benchmarks.scale.bed import CPUS
 from trainyard_protocol.job.cluster import Task
-from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.machines import ReplicaRequest, Resources
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.snapshots import JobSnapshot

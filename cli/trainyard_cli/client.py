@@ -4,6 +4,8 @@ A call that the server does not answer, or refuses as Unavailable or TooManyRequ
 after its last line as often as it is cut.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,54 +20,14 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
-from trainyard_protocol.answers.agents import AgentChange, AgentsView
-from trainyard_protocol.answers.audit import AuditEntry, AuditPage
-from trainyard_protocol.answers.cluster import QuotasView, ServerStatus
-from trainyard_protocol.answers.comparison import ComparisonView
-from trainyard_protocol.answers.configs import ConfigCheck, ConfigCheckRequest
-from trainyard_protocol.answers.dependencies import DependenciesView
-from trainyard_protocol.answers.experiments import JobNote
-from trainyard_protocol.answers.files import FileEntry, FileListing
-from trainyard_protocol.answers.google import GoogleKey
-from trainyard_protocol.answers.health import ServerHealth
-from trainyard_protocol.answers.jobs import Explanation, JobDetail
-from trainyard_protocol.answers.log_views import LogEntry, LogPageView, LogSummary
-from trainyard_protocol.answers.metrics import MetricsView
-from trainyard_protocol.answers.operating.accounting import UsageReport
-from trainyard_protocol.answers.operating.debugging import DebugState
-from trainyard_protocol.answers.operating.notifications import (
-    ChannelRequest,
-    ChannelsView,
-    ChannelView,
-    DeliveryTest,
-    NotificationsView,
-    SigningKey,
-)
-from trainyard_protocol.answers.people import (
-    MadeTokens,
-    Me,
-    MemberRequest,
-    MembersView,
-    MemberView,
-    NewToken,
-    PersonRole,
-    ProjectsView,
-    RevokedToken,
-    SignInCode,
-    TokenRequest,
-    TokensView,
-)
-from trainyard_protocol.answers.secrets import SecretsView, SecretView
-from trainyard_protocol.answers.stored.backups import ExaminationView
-from trainyard_protocol.answers.tuning import StudyView
-from trainyard_protocol.answers.why import QueueExplanationView
+from trainyard_protocol import answers
 from trainyard_protocol.errors import TooManyRequests, TrainyardError, Unavailable, from_body
-from trainyard_protocol.wire.attachments import MOST_MESSAGE, AttachReceipt, AttachRequest
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
     from trainyard_protocol.net.sockets import SocketRefused
+    from trainyard_protocol.wire.attachments import AttachReceipt, AttachRequest
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -123,9 +85,10 @@ class AuditFilter:
 
 ALL_LINES = LogQuery()
 
-_Change = JobDetail | LogSummary | StreamLost | StreamResumed
-LogEvent = LogEntry | _Change
-LogBatchEvent = tuple[LogEntry, ...] | _Change
+if TYPE_CHECKING:
+    _Change = answers.jobs.JobDetail | answers.log_views.LogSummary | StreamLost | StreamResumed
+    LogEvent = answers.log_views.LogEntry | _Change
+    LogBatchEvent = tuple[answers.log_views.LogEntry, ...] | _Change
 
 
 class Client(V1Client):
@@ -140,7 +103,7 @@ class Client(V1Client):
         self._channels = f"{_PROJECTS}/{project_path}/channels"
         self._notifications = f"{_PROJECTS}/{project_path}/notifications"
 
-    def another(self) -> "Client":
+    def another(self) -> Client:
         """A second client of the same server, for another thread."""
         return Client(
             self.server,
@@ -155,15 +118,17 @@ class Client(V1Client):
         """Delete a job that has ended. Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(self._of_job(job))
 
-    def detail(self, job: str) -> JobDetail:
-        return self._read(JobDetail, "GET", self._of_job(job))
+    def detail(self, job: str) -> answers.jobs.JobDetail:
+        return self._read(answers.jobs.JobDetail, "GET", self._of_job(job))
 
     def set_note(self, job: str, note: str) -> None:
         """Replace the note about a job; "" removes it."""
-        self._read(JobNote, "PUT", self._of_job(job, "/note"), json={"note": note})
+        self._read(answers.experiments.JobNote, "PUT", self._of_job(job, "/note"), json={"note": note})
 
     def attach(self, job: str, request: AttachRequest) -> AttachReceipt:
         """Create an attachment to a replica. Raises FailedPrecondition for one that does not run."""
+        from trainyard_protocol.wire.attachments import AttachReceipt
+
         return self._read(
             AttachReceipt,
             "POST",
@@ -176,10 +141,11 @@ class Client(V1Client):
         with contextlib.suppress(httpx.TransportError):
             self._http.delete(f"/trainyard/v1/attachments/{attachment_id}", timeout=_DETACH_S)
 
-    def open_stream(self, attachment_id: str, stream: int) -> "ClientConnection":
+    def open_stream(self, attachment_id: str, stream: int) -> ClientConnection:
         """A stream of an attachment, for threads; its user closes it. Raises Unavailable, and what the server
         refuses."""
         from trainyard_protocol.net.sockets import SocketRefused, open_socket
+        from trainyard_protocol.wire.attachments import MOST_MESSAGE
 
         server = self.server
         try:
@@ -193,22 +159,22 @@ class Client(V1Client):
         except SocketRefused as error:
             raise _not_opened(error, server.url) from error
 
-    def explain(self, job: str, task: str, run: int | None = None) -> Explanation:
+    def explain(self, job: str, task: str, run: int | None = None) -> answers.jobs.Explanation:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
-        return self._read(Explanation, "GET", self._of_job(job, "/explain"), params=params)
+        return self._read(answers.jobs.Explanation, "GET", self._of_job(job, "/explain"), params=params)
 
-    def trials(self, study: str, metric: str = "", goal: str = "") -> StudyView:
+    def trials(self, study: str, metric: str = "", goal: str = "") -> answers.tuning.StudyView:
         """A study with all its trials, with the values of its metric or of another one. Raises FailedPrecondition for
         another job, InvalidArgument for a metric that no trial has reported."""
         params = _given(metric=metric, goal=goal)
-        return self._read(StudyView, "GET", self._of_job(study, "/trials"), params=params)
+        return self._read(answers.tuning.StudyView, "GET", self._of_job(study, "/trials"), params=params)
 
-    def dependencies(self, job: str) -> DependenciesView:
+    def dependencies(self, job: str) -> answers.dependencies.DependenciesView:
         """The jobs that a job starts after, and those that start after it."""
-        return self._read(DependenciesView, "GET", self._of_job(job, "/dependencies"))
+        return self._read(answers.dependencies.DependenciesView, "GET", self._of_job(job, "/dependencies"))
 
-    def why(self, job: str) -> QueueExplanationView:
-        return self._read(QueueExplanationView, "GET", self._of_job(job, "/why"))
+    def why(self, job: str) -> answers.why.QueueExplanationView:
+        return self._read(answers.why.QueueExplanationView, "GET", self._of_job(job, "/why"))
 
     def metrics(
         self,
@@ -219,49 +185,56 @@ class Client(V1Client):
         from_step: int | None = None,
         to_step: int | None = None,
         points: int,
-    ) -> MetricsView:
+    ) -> answers.metrics.MetricsView:
         """The job's curves between two steps, each with at most `points` points; waits until the server has read its
         whole log."""
         params: dict[str, Any] = {"name": list(names), "task": task, "points": str(points)}
         ends = {"from_step": from_step, "to_step": to_step}
         params |= {name: str(step) for name, step in ends.items() if step is not None}
         path = self._of_job(job, "/metrics")
-        while not (view := self._read(MetricsView, "GET", path, params=params)).complete:
+        while not (view := self._read(answers.metrics.MetricsView, "GET", path, params=params)).complete:
             self._sleep(_INCOMPLETE_PAUSE_S)
         return view
 
-    def comparison(self, jobs: Sequence[str], metric: str = "") -> ComparisonView:
+    def comparison(self, jobs: Sequence[str], metric: str = "") -> answers.comparison.ComparisonView:
         """Jobs of the project beside each other, judged by a metric or by the most important one."""
         params = _given(job=[f"{self.project}/{job}" for job in jobs], metric=metric)
-        return self._read(ComparisonView, "GET", "/trainyard/v1/jobs:compare", params=params)
+        return self._read(answers.comparison.ComparisonView, "GET", "/trainyard/v1/jobs:compare", params=params)
 
-    def check_config(self, request: ConfigCheckRequest) -> ConfigCheck:
+    def check_config(self, request: answers.configs.ConfigCheckRequest) -> answers.configs.ConfigCheck:
         """The result of a submission, with its replicas and its place in the queue, without creating the job."""
         path = f"{_PROJECTS}/{quote(self.project, safe='')}/configs:check"
-        return self._read(ConfigCheck, "POST", path, json=request.model_dump(mode="json", by_alias=True))
+        return self._read(
+            answers.configs.ConfigCheck, "POST", path, json=request.model_dump(mode="json", by_alias=True)
+        )
 
     def log_page(
         self, job: str, *, query: LogQuery = ALL_LINES, before: int | None = None, after: int | None = None, limit: int
-    ) -> LogPageView:
+    ) -> answers.log_views.LogPageView:
         """The last lines before a cursor or the first ones after it; with neither the last lines of the log."""
         params = _given(**asdict(query))
         params |= {name: str(cursor) for name, cursor in (("before", before), ("after", after)) if cursor is not None}
-        return self._read(LogPageView, "GET", self._of_job(job, "/logs/page"), params={**params, "limit": str(limit)})
+        return self._read(
+            answers.log_views.LogPageView,
+            "GET",
+            self._of_job(job, "/logs/page"),
+            params={**params, "limit": str(limit)},
+        )
 
-    def files(self, job: str, path: str = "") -> Iterator[FileEntry]:
+    def files(self, job: str, path: str = "") -> Iterator[answers.files.FileEntry]:
         """Iterate over a directory below the job-dir, page by page."""
         token = ""
         while True:
             params = _given(path=path, pageToken=token)
-            page = self._read(FileListing, "GET", self._of_job(job, "/files"), params=params)
+            page = self._read(answers.files.FileListing, "GET", self._of_job(job, "/files"), params=params)
             yield from page.entries
             token = page.next_page_token
             if not token:
                 return
 
-    def file(self, job: str, path: str) -> FileEntry:
+    def file(self, job: str, path: str) -> answers.files.FileEntry:
         """The file or directory at a path below the job-dir. Raises NotFound."""
-        return self._read(FileEntry, "GET", self._of_job(job, "/files/entry"), params={"path": path})
+        return self._read(answers.files.FileEntry, "GET", self._of_job(job, "/files/entry"), params={"path": path})
 
     def download(self, job: str, path: str, to: Path, progress: Callable[[int], None] = lambda _: None) -> None:
         """Download a file below the job-dir. `to` appears when it is complete; `progress` gets the length of each part.
@@ -315,16 +288,18 @@ class Client(V1Client):
         finally:
             part.unlink(missing_ok=True)
 
-    def status(self) -> ServerStatus:
-        return self._read(ServerStatus, "GET", "/trainyard/v1/status")
+    def status(self) -> answers.cluster.ServerStatus:
+        return self._read(answers.cluster.ServerStatus, "GET", "/trainyard/v1/status")
 
-    def health(self, deep: bool = False) -> ServerHealth:
+    def health(self, deep: bool = False) -> answers.health.ServerHealth:
         """State of the server's parts. `deep` checks all stored data, which can take minutes."""
-        return self._read(ServerHealth, "GET", "/trainyard/v1/health", params={"deep": str(deep).lower()})
+        return self._read(
+            answers.health.ServerHealth, "GET", "/trainyard/v1/health", params={"deep": str(deep).lower()}
+        )
 
-    def debug_state(self) -> DebugState:
+    def debug_state(self) -> answers.operating.debugging.DebugState:
         """Versions, settings and the last lines of the server's log, for operators."""
-        return self._read(DebugState, "GET", "/trainyard/v1/debug")
+        return self._read(answers.operating.debugging.DebugState, "GET", "/trainyard/v1/debug")
 
     def backup(self) -> Iterator[bytes]:
         """Everything that the server stores, as an archive. Raises Unavailable where it ends early."""
@@ -338,122 +313,132 @@ class Client(V1Client):
             self._check_tls(error)
             raise Unavailable(f"The backup was not received to its end: {reason_of(error)}. Try again.") from error
 
-    def examination(self) -> ExaminationView:
+    def examination(self) -> answers.stored.backups.ExaminationView:
         """Have the server read all that it stores, and compare it with its digests. It may be minutes."""
-        return self._read(ExaminationView, "GET", "/trainyard/v1/examination")
+        return self._read(answers.stored.backups.ExaminationView, "GET", "/trainyard/v1/examination")
 
-    def reload_quotas(self) -> QuotasView:
+    def reload_quotas(self) -> answers.cluster.QuotasView:
         """Have the server read its quota file again. Raises InvalidArgument with its mistake; the old quotas stay."""
-        return self._read(QuotasView, "POST", "/trainyard/v1/quotas:reload")
+        return self._read(answers.cluster.QuotasView, "POST", "/trainyard/v1/quotas:reload")
 
-    def sign_in_code(self) -> SignInCode:
+    def sign_in_code(self) -> answers.people.SignInCode:
         """A one-time code for signing in with a browser."""
-        return self._read(SignInCode, "POST", "/trainyard/v1/sign-in-codes")
+        return self._read(answers.people.SignInCode, "POST", "/trainyard/v1/sign-in-codes")
 
-    def me(self) -> Me:
+    def me(self) -> answers.people.Me:
         """The owner of the token, with its roles."""
-        return self._read(Me, "GET", "/trainyard/v1/me")
+        return self._read(answers.people.Me, "GET", "/trainyard/v1/me")
 
-    def tokens(self, *, everybody: bool = False) -> TokensView:
+    def tokens(self, *, everybody: bool = False) -> answers.people.TokensView:
         """One's own tokens, or everybody's for an operator."""
-        return self._read(TokensView, "GET", _TOKENS, params={"all": str(everybody).lower()})
+        return self._read(answers.people.TokensView, "GET", _TOKENS, params={"all": str(everybody).lower()})
 
-    def create_token(self, request: TokenRequest) -> NewToken:
+    def create_token(self, request: answers.people.TokenRequest) -> answers.people.NewToken:
         """Make a token. It is not tried again: an answer that is lost leaves a token that nobody knows."""
-        return self._read(NewToken, "POST", _TOKENS, json=request.model_dump(), retry=False)
+        return self._read(answers.people.NewToken, "POST", _TOKENS, json=request.model_dump(), retry=False)
 
-    def made_with(self, token_id: str) -> MadeTokens:
+    def made_with(self, token_id: str) -> answers.people.MadeTokens:
         """The valid tokens that were made with a token, and with those."""
-        return self._read(MadeTokens, "GET", f"{_TOKENS}/{quote(token_id, safe='')}/made")
+        return self._read(answers.people.MadeTokens, "GET", f"{_TOKENS}/{quote(token_id, safe='')}/made")
 
-    def revoke_token(self, token_id: str, *, recursive: bool = False) -> RevokedToken:
+    def revoke_token(self, token_id: str, *, recursive: bool = False) -> answers.people.RevokedToken:
         """Revoke a token; with `recursive` also what was made with it."""
         params = _given(recursive="true" if recursive else "")
-        return self._read(RevokedToken, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}", params=params)
+        return self._read(answers.people.RevokedToken, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}", params=params)
 
-    def create_google_key(self) -> GoogleKey:
+    def create_google_key(self) -> answers.google.GoogleKey:
         """Make a key for Google's clients. Not tried again, as a token is not."""
-        return self._read(GoogleKey, "POST", _GOOGLE_KEYS, retry=False)
+        return self._read(answers.google.GoogleKey, "POST", _GOOGLE_KEYS, retry=False)
 
     def revoke_google_key(self, number: str) -> None:
         self._call("DELETE", f"{_GOOGLE_KEYS}/{quote(number, safe='')}")
 
-    def drain_agent(self, agent: str, *, draining: bool) -> AgentsView:
+    def drain_agent(self, agent: str, *, draining: bool) -> answers.agents.AgentsView:
         """Give the agents of that name or id no new run, or again."""
-        change = AgentChange(draining=draining).model_dump()
-        return self._read(AgentsView, "PATCH", _agent(agent), json=change)
+        change = answers.agents.AgentChange(draining=draining).model_dump()
+        return self._read(answers.agents.AgentsView, "PATCH", _agent(agent), json=change)
 
-    def remove_agent(self, agent: str) -> AgentsView:
+    def remove_agent(self, agent: str) -> answers.agents.AgentsView:
         """Forget the agents of that name or id. It is not tried again: the first attempt may have succeeded."""
-        return self._read(AgentsView, "DELETE", _agent(agent), retry=False)
+        return self._read(answers.agents.AgentsView, "DELETE", _agent(agent), retry=False)
 
-    def projects(self) -> ProjectsView:
+    def projects(self) -> answers.people.ProjectsView:
         """The projects that the caller sees."""
-        return self._read(ProjectsView, "GET", _PROJECTS)
+        return self._read(answers.people.ProjectsView, "GET", _PROJECTS)
 
-    def members(self, project: str) -> MembersView:
-        return self._read(MembersView, "GET", f"{_PROJECTS}/{quote(project, safe='')}/members")
+    def members(self, project: str) -> answers.people.MembersView:
+        return self._read(answers.people.MembersView, "GET", f"{_PROJECTS}/{quote(project, safe='')}/members")
 
-    def set_role(self, project: str, name: str, role: PersonRole) -> MemberView:
+    def set_role(self, project: str, name: str, role: answers.people.PersonRole) -> answers.people.MemberView:
         """Give a person a role in the project; `*` is all projects."""
-        request = MemberRequest(role=role).model_dump()
-        return self._read(MemberView, "PUT", _member(project, name), json=request)
+        request = answers.people.MemberRequest(role=role).model_dump()
+        return self._read(answers.people.MemberView, "PUT", _member(project, name), json=request)
 
     def remove_role(self, project: str, name: str) -> None:
         """Take a person's role away. Raises NotFound, unless an earlier attempt of this call has."""
         self._delete(_member(project, name))
 
-    def audit(self, query: AuditFilter, limit: int) -> Iterator[AuditEntry]:
+    def audit(self, query: AuditFilter, limit: int) -> Iterator[answers.audit.AuditEntry]:
         """Iterate over the rows that match, the newest first, page by page. `limit`: about so many are needed."""
         token = ""
         while True:
             params = _given(**asdict(query), pageSize=str(min(limit, _AUDIT_PAGE)), pageToken=token)
-            page = self._read(AuditPage, "GET", "/trainyard/v1/audit", params=params)
+            page = self._read(answers.audit.AuditPage, "GET", "/trainyard/v1/audit", params=params)
             yield from page.entries
             token = page.next_page_token
             if not token:
                 return
 
-    def secrets(self) -> SecretsView:
+    def secrets(self) -> answers.secrets.SecretsView:
         """The secrets of the project, without their values."""
-        return self._read(SecretsView, "GET", self._secrets)
+        return self._read(answers.secrets.SecretsView, "GET", self._secrets)
 
-    def set_secret(self, name: str, value: str) -> SecretView:
+    def set_secret(self, name: str, value: str) -> answers.secrets.SecretView:
         request = {"value": value}
-        return self._read(SecretView, "PUT", f"{self._secrets}/{quote(name, safe='')}", json=request)
+        return self._read(answers.secrets.SecretView, "PUT", f"{self._secrets}/{quote(name, safe='')}", json=request)
 
     def delete_secret(self, name: str) -> None:
         """Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(f"{self._secrets}/{quote(name, safe='')}")
 
-    def usage_report(self, by: Sequence[str], project: str, since: str, until: str) -> UsageReport:
+    def usage_report(
+        self, by: Sequence[str], project: str, since: str, until: str
+    ) -> answers.operating.accounting.UsageReport:
         """Usage of runs in the projects that the caller sees. Raises InvalidArgument."""
         params = _given(by=list(by), project=project, since=since, until=until)
-        return self._read(UsageReport, "GET", "/trainyard/v1/usage", params=params)
+        return self._read(answers.operating.accounting.UsageReport, "GET", "/trainyard/v1/usage", params=params)
 
-    def channels(self) -> ChannelsView:
+    def channels(self) -> answers.operating.notifications.ChannelsView:
         """The notification channels of the project."""
-        return self._read(ChannelsView, "GET", self._channels)
+        return self._read(answers.operating.notifications.ChannelsView, "GET", self._channels)
 
-    def set_channel(self, name: str, request: ChannelRequest) -> ChannelView:
+    def set_channel(
+        self, name: str, request: answers.operating.notifications.ChannelRequest
+    ) -> answers.operating.notifications.ChannelView:
         path = f"{self._channels}/{quote(name, safe='')}"
-        return self._read(ChannelView, "PUT", path, json=request.model_dump(mode="json"))
+        return self._read(
+            answers.operating.notifications.ChannelView, "PUT", path, json=request.model_dump(mode="json")
+        )
 
     def delete_channel(self, name: str) -> None:
         """Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(f"{self._channels}/{quote(name, safe='')}")
 
-    def test_channel(self, name: str) -> DeliveryTest:
+    def test_channel(self, name: str) -> answers.operating.notifications.DeliveryTest:
         """Send a test to a channel. It may take half a minute."""
-        return self._read(DeliveryTest, "POST", f"{self._channels}/{quote(name, safe='')}:test")
+        return self._read(
+            answers.operating.notifications.DeliveryTest, "POST", f"{self._channels}/{quote(name, safe='')}:test"
+        )
 
-    def notifications(self, job: str = "") -> NotificationsView:
+    def notifications(self, job: str = "") -> answers.operating.notifications.NotificationsView:
         """The newest notifications of the project, or of one of its jobs."""
-        return self._read(NotificationsView, "GET", self._notifications, params=_given(job=job))
+        return self._read(
+            answers.operating.notifications.NotificationsView, "GET", self._notifications, params=_given(job=job)
+        )
 
-    def signing_key(self) -> SigningKey:
+    def signing_key(self) -> answers.operating.notifications.SigningKey:
         """The key of the signatures of the project's webhooks."""
-        return self._read(SigningKey, "GET", f"{self._notifications}/signingKey")
+        return self._read(answers.operating.notifications.SigningKey, "GET", f"{self._notifications}/signingKey")
 
     def logs(
         self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True
@@ -490,7 +475,7 @@ class Client(V1Client):
                             continue
                         cursor = event[-1].cursor
                     yield event
-                    if isinstance(event, LogSummary):
+                    if isinstance(event, answers.log_views.LogSummary):
                         return
             except Unavailable as error:
                 reason = error.message
@@ -507,7 +492,7 @@ class Client(V1Client):
 
     def _stream(
         self, job: str, query: LogQuery, follow: bool, cursor: int, with_lines: bool
-    ) -> Iterator[tuple[LogEntry, ...] | JobDetail | LogSummary]:
+    ) -> Iterator[tuple[answers.log_views.LogEntry, ...] | answers.jobs.JobDetail | answers.log_views.LogSummary]:
         lines = "" if with_lines else "false"
         params = _given(follow=str(follow).lower(), batch="true", lines=lines, **asdict(query))
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
@@ -522,13 +507,13 @@ class Client(V1Client):
                 for sse in source.iter_sse():
                     match sse.event:
                         case "lines":
-                            yield tuple(map(LogEntry.of_array, json.loads(sse.data)))
+                            yield tuple(map(answers.log_views.LogEntry.of_array, json.loads(sse.data)))
                         case "log":  # of older servers
-                            yield (LogEntry.model_validate_json(sse.data),)
+                            yield (answers.log_views.LogEntry.model_validate_json(sse.data),)
                         case "job":
-                            yield JobDetail.model_validate_json(sse.data)
+                            yield answers.jobs.JobDetail.model_validate_json(sse.data)
                         case "end":
-                            yield LogSummary.model_validate_json(sse.data)
+                            yield answers.log_views.LogSummary.model_validate_json(sse.data)
             except (httpx_sse.SSEError, ValueError, TypeError) as error:
                 raise foreign(self.server.url) from error
 
@@ -548,7 +533,7 @@ def _given(**params: Any) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value}
 
 
-def _not_opened(error: "SocketRefused", url: str) -> TrainyardError:
+def _not_opened(error: SocketRefused, url: str) -> TrainyardError:
     """The reason why the server has opened no WebSocket: its own refusal, no answer, or a proxy."""
     if not error.status:
         return Unavailable(f"The server at {url} does not answer: {error}.")

@@ -14,7 +14,8 @@ from integration.api.api_support import ADMIN, ALICE, BOB, GB, ScriptedAgent
 from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
-from trainyard_protocol.wire.sync import RunOrder, Stall
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import RunOrder
 
 RUNNING = "resnet50_lr0_1"
 FAILED = "vit_base_patch16"

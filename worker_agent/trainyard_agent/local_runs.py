@@ -31,7 +31,8 @@ from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.sync import ReplicaReport, ResolvedRun, RunOrder, RunReport
+from trainyard_protocol.wire.observations import ResolvedRun
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, RunReport
 
 _NOTHING_STAGED = Staging("stale")
 

@@ -10,7 +10,7 @@ from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_protocol.answers.usage import GpuUsage
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.wire.sync import Stall
+from trainyard_protocol.wire.observations import Stall
 
 WITHOUT_GPUS = "without-gpus"
 """The kind of the event of a run with replicas that asked for GPUs and have none."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from trainyard_protocol.fields import validation_error
 from trainyard_protocol.message import Many, Wire
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 
 MAX_DIFF = 2**20
 """Characters of a diff."""

@@ -18,9 +18,8 @@ from trainyard_protocol.job.cluster import TASK_TYPES, Task, TaskType
 from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.engine_allowance import EngineAllowance
 from trainyard_protocol.job.pod_settings import KubernetesPart, PodSettings
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.job.training_input import ReplicaConfig, ScaleTier, TrainingInput
-
-GIGABYTE = 10**9
 
 
 class Accelerator(SiteEntry):

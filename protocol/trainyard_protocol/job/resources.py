@@ -4,6 +4,8 @@ from collections import Counter
 
 from trainyard_protocol.message import Many, Wire
 
+GIGABYTE = 10**9
+
 
 def is_tpu(accelerator_type: str) -> bool:
     """Whether it is a type of TPU, such as TPU_V3."""

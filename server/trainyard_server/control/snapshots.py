@@ -9,8 +9,9 @@ from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.wire.agents import CLUSTER, AgentInfo, no_room
+from trainyard_protocol.wire.observations import Stall
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
-from trainyard_protocol.wire.sync import ExitReport, SpreadOrder, Stall
+from trainyard_protocol.wire.sync import ExitReport, SpreadOrder
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.lifecycle.leases import AgentLease, awaited

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.wire.logs import LogChunk, LogGap
-from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ClockOffset, RunReport, SyncRequest, TrialMeasurement
+from trainyard_protocol.wire.observations import MAX_REQUIREMENTS
+from trainyard_protocol.wire.sync import ClockOffset, RunReport, SyncRequest, TrialMeasurement
 
 _M = TypeVar("_M", bound=BaseModel)
 

@@ -11,7 +11,8 @@ from trainyard_protocol.job.keys.scheduling import DEFAULT_MAX_RUNNING_TIME_S, B
 from trainyard_protocol.job.machines import ReplicaRequest
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.wire.sync import ExitReport, Stall
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
 from trainyard_server.domain.scheduling.avoidance import Avoidance
 from trainyard_server.domain.scheduling.resources import Needs

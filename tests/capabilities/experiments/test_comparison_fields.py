@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainyard_protocol.answers.origin import OriginSummary
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 from trainyard_server.capabilities.experiments.comparison_fields import fields_of
 
 SHA = "a" * 64

@@ -6,7 +6,8 @@ from typing import Any
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server, running_agent
 from trainyard_protocol.answers.origin import MAX_DIFF
-from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ResolvedRun, SyncRequest
+from trainyard_protocol.wire.observations import MAX_REQUIREMENTS, ResolvedRun
+from trainyard_protocol.wire.sync import SyncRequest
 
 JOB = "/trainyard/v1/projects/p/jobs/job"
 GIT = {

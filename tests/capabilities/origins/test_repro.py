@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard_cli.capabilities.origins.repro import readme, script
 from trainyard_protocol.answers.origin import GitOrigin, OriginView
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 
 IMAGE = "gcr.io/p/trainer@sha256:" + "0" * 64
 TREE = GitOrigin(commit="3f2a1c9" + "0" * 33, branch="main", dirty=True, changed=("a.py",), diff="+1", untracked=("b",))

@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from trainyard_agent.host.accelerators import gpu_type
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.resources import Capacity, Gpu
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, Gpu
 
 _MEBIBYTE = 1 << 20
 _CGROUP = Path("/sys/fs/cgroup")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainyard_protocol.lines.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent
-from trainyard_protocol.wire.sync import Stall, StallPolicy
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import StallPolicy
 
 ADVANCES = 3
 """Step changes before the history is used."""

@@ -27,7 +27,8 @@ from trainyard_protocol.lines.progress import parse
 from trainyard_protocol.lines.shapes import shapes
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, Stall, StallPolicy
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, StallPolicy
 
 POLL_S = 0.5
 """Seconds between two polls."""

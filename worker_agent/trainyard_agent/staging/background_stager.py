@@ -17,7 +17,8 @@ from trainyard_agent.host.files import remove_tree
 from trainyard_agent.installer.patience import PATIENCE_S, Patience
 from trainyard_agent.staging.base import Away, Staging, StagingFailed
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
+from trainyard_protocol.wire.observations import ResolvedRun
+from trainyard_protocol.wire.sync import RunOrder
 
 _AGAIN = "tries again: "
 _NUMBER = re.compile(r"\d+")

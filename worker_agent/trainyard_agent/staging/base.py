@@ -10,7 +10,8 @@ from typing import Literal, Protocol
 from trainyard_agent.runtimes.base import Mount, ProgramUser
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
-from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
+from trainyard_protocol.wire.observations import ResolvedRun
+from trainyard_protocol.wire.sync import RunOrder
 
 Phase = Literal["stale", "preparing", "ready", "failed"]
 """`stale`: files of a former agent, which `begin` uses or replaces."""

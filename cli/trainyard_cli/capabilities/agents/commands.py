@@ -212,7 +212,7 @@ def reach_of(options: Sequence[str]) -> "Reach":
 
 def _offer_of(agent: "AgentView") -> str:
     """`8 vCPU, 64.0 GB and 2 x NVIDIA_L4; process + docker`"""
-    from trainyard_protocol.job.machines import GIGABYTE
+    from trainyard_protocol.job.resources import GIGABYTE
 
     capacity = agent.capacity
     parts = [f"{capacity.vcpus} vCPU", f"{capacity.memory_bytes / GIGABYTE:.1f} GB"]
@@ -434,7 +434,7 @@ def _join_line(server: Server) -> str:
 
 def _row(agent: "AgentView", now: datetime) -> list[str]:
     from trainyard_protocol.fields import sized
-    from trainyard_protocol.job.machines import GIGABYTE
+    from trainyard_protocol.job.resources import GIGABYTE
 
     capacity, devices = agent.capacity, agent.capacity.accelerators.total()
     return [

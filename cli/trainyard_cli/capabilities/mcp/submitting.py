@@ -31,7 +31,7 @@ from trainyard_protocol.errors import (
     TooManyRequests,
     TrainyardError,
 )
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.job.training_input import Job
 

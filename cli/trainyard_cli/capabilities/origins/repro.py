@@ -25,7 +25,7 @@ from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.net.gcs import split_url
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 
 _ADDRESS = "127.0.0.1:2222"
 _HERE = "@directory-of-run.sh@"  # in words of the script, which can be moved with its directory

@@ -194,6 +194,6 @@ def _data(line: RuntimeTableRow, engine_answers: bool) -> dict[str, Any]:
 
 def gigabytes(size: int) -> str:
     """A size of an image, in words."""
-    from trainyard_protocol.job.machines import GIGABYTE
+    from trainyard_protocol.job.resources import GIGABYTE
 
     return f"{size / GIGABYTE:.2f} GB"

@@ -140,7 +140,7 @@ def _latency(check: "Check") -> str:
 
 
 def _agent_row(agent: "AgentView") -> list[str]:
-    from trainyard_protocol.job.machines import GIGABYTE
+    from trainyard_protocol.job.resources import GIGABYTE
 
     return [
         agent.name,

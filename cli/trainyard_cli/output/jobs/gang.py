@@ -5,7 +5,8 @@ from typing import Any
 
 from trainyard_cli.output.jobs import formats
 from trainyard_protocol.job.cluster import TASK_TYPES
-from trainyard_protocol.job.machines import GIGABYTE, Catalog, gang, replicas_of
+from trainyard_protocol.job.machines import Catalog, gang, replicas_of
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.job.training_input import TrainingInput
 
 _COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")

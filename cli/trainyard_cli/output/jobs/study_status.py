@@ -4,11 +4,13 @@ The texts have names and values of users: what prints them removes control chara
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard_cli.output.jobs.formats import count
-from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+
+if TYPE_CHECKING:
+    from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 
 
 def words(job: Mapping[str, Any]) -> list[str]:
@@ -22,7 +24,7 @@ def words(job: Mapping[str, Any]) -> list[str]:
     if job.get("state") in FINAL_JOB_STATES:
         parts = [count(ended, "trial")]
     else:
-        planned = HyperparameterSpec.model_validate(job["trainingInput"]["hyperparameters"]).planned_trials
+        planned = _spec(job).planned_trials
         parts = [f"{ended} of {count(planned, 'trial')} ended"]
     if running := states.count(JobState.RUNNING):
         parts.append(f"{running} running")
@@ -54,7 +56,7 @@ def summary(job: Mapping[str, Any]) -> list[str]:
 
 
 def _early_stopping(job: Mapping[str, Any]) -> list[str]:
-    rule = HyperparameterSpec.model_validate(job["trainingInput"]["hyperparameters"]).stops_early
+    rule = _spec(job).stops_early
     if rule is None:
         return []
     trials = job["trainingOutput"].get("trials", [])
@@ -68,6 +70,12 @@ def next_step(job: Mapping[str, Any], flags: str = "") -> list[str]:
     if best is None:
         return []
     return [f"To train with it:  jobs submit training --from-trial {job['jobId']}/{best['trialId']}{flags}"]
+
+
+def _spec(job: Mapping[str, Any]) -> "HyperparameterSpec":
+    from trainyard_protocol.job.hyperparameters import HyperparameterSpec  # most jobs are no study
+
+    return HyperparameterSpec.model_validate(job["trainingInput"]["hyperparameters"])
 
 
 def _best(output: Mapping[str, Any]) -> Mapping[str, Any] | None:

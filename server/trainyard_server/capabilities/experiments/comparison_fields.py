@@ -12,7 +12,7 @@ from typing import Any
 from trainyard_protocol.answers.comparison import ComparedField
 from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_protocol.lines.progress import lower_is_better
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 from trainyard_server.domain.metrics.summary import MetricSummary, ordered
 
 PARAMETERS, RESULTS, CONFIG, ORIGIN, ENVIRONMENT = "parameters", "results", "config", "origin", "environment"

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from trainyard_protocol.answers.why import SuggestionView
 from trainyard_protocol.job.cluster import TaskType
-from trainyard_protocol.job.machines import GIGABYTE, Catalog, MachineType, ReplicaRequest, Resources
+from trainyard_protocol.job.machines import Catalog, MachineType, ReplicaRequest, Resources
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
 from trainyard_server.domain.scheduling.resources import AgentSnapshot

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from trainyard_protocol.answers.configs import MachineChoice
-from trainyard_protocol.job.machines import GIGABYTE, Catalog, MachineType
-from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.machines import Catalog, MachineType
+from trainyard_protocol.job.resources import GIGABYTE, Capacity
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 
 _SMALL_CPUS = 8

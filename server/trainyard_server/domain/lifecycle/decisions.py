@@ -22,7 +22,8 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import ExitReport, RunReport
 from trainyard_server.domain.lifecycle import evaluators, retries, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
 from trainyard_server.domain.lifecycle.messages import (

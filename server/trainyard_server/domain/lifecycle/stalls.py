@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.cluster import PRIMARY, Task
-from trainyard_protocol.wire.sync import Stall, StallPolicy
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import StallPolicy
 
 LIMIT_LABEL = "trainyard_stall_limit"
 ACTION_LABEL = "trainyard_stall_action"

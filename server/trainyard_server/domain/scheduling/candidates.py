@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from trainyard_protocol.answers.why import CandidateView
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Node
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.reaching import apart_by_agent

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
-from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
-from trainyard_protocol.job.resources import Capacity, Gpu, is_tpu
+from trainyard_protocol.job.machines import ReplicaRequest, Resources
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, Gpu, is_tpu
 from trainyard_protocol.wire.agents import MountOffer
 from trainyard_server.domain.scheduling.pools import nodes_of, packed
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Literal
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest
-from trainyard_protocol.job.resources import Capacity, is_tpu
+from trainyard_protocol.job.machines import ReplicaRequest
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, is_tpu
 from trainyard_server.domain.scheduling import quotas
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Group, Node, QuotaBudget, room_of
 from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, used_after

@@ -29,7 +29,7 @@ from trainyard_protocol.states import (
     check_move,
 )
 from trainyard_protocol.wire.logs import LogEnd
-from trainyard_protocol.wire.sync import ResolvedRun, Stall
+from trainyard_protocol.wire.observations import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting

@@ -8,7 +8,7 @@ import pytest
 from beds import databases
 from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.wire.sync import Stall
+from trainyard_protocol.wire.observations import Stall
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.storage.db.queries import job_queries, reader
 

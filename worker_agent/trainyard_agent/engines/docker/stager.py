@@ -43,7 +43,8 @@ from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
+from trainyard_protocol.wire.observations import ResolvedRun
+from trainyard_protocol.wire.sync import RunOrder
 
 _POLL_S = 0.1  # between two inspections of the installing container
 _REPORT_S = 2.0  # and between two looks at what it says

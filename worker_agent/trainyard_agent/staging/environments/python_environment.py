@@ -38,7 +38,8 @@ from trainyard_agent.staging.inside.files import files
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
+from trainyard_protocol.wire.observations import ResolvedRun
+from trainyard_protocol.wire.sync import RunOrder
 
 _SITE_PACKAGES = """
 import json, site, sysconfig

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 
 from trainyard_protocol.answers.origin import JobOrigin, OriginSummary
-from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_protocol.wire.observations import ResolvedRun
 from trainyard_server.storage.db.base.models import JobOriginRow, JobRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer

@@ -8,7 +8,7 @@ from trainyard_cli.output.log.progress import lines
 from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView, Verdict
 from trainyard_protocol.answers.metrics import CurveDigest, JobMetric, MetricsDigest
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.wire.sync import Stall
+from trainyard_protocol.wire.observations import Stall
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -6,7 +6,8 @@ import pytest
 
 from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import JOB_MOVES, RUN_MOVES, JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
+from trainyard_protocol.wire.observations import Stall
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport
 from trainyard_server.domain.lifecycle import messages
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.decisions import (

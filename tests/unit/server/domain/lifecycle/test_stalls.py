@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.wire.sync import Stall
+from trainyard_protocol.wire.observations import Stall
 from trainyard_server.domain.lifecycle.stalls import StallDiagnosis, StalledReplica, check_labels, diagnose
 
 CHIEF, WORKER_0, WORKER_1, PS = ("master-replica-0", "worker-replica-0", "worker-replica-1", "ps-replica-0")

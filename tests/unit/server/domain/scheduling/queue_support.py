@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.job.cluster import Task
-from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
-from trainyard_protocol.job.resources import Capacity, Gpu
+from trainyard_protocol.job.machines import ReplicaRequest, Resources
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, Gpu
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, Part

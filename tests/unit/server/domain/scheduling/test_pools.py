@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.resources import Capacity, Pool
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, Pool
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_server.domain.scheduling.scheduler import plan
 from unit.server.domain.scheduling.queue_support import NOW, agent, only, placed, queued, request, waiting
 

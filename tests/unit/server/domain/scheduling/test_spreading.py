@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.job.keys.scheduling import Scheduling
-from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import GIGABYTE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.quotas import Quotas

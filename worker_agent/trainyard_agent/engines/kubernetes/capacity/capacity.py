@@ -7,8 +7,7 @@ from typing import Any
 
 from trainyard_agent.engines.kubernetes.pods.objects import AGENT
 from trainyard_agent.host.accelerators import gpu_type
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.resources import Capacity, Pool
+from trainyard_protocol.job.resources import GIGABYTE, Capacity, Pool
 
 Amounts = Mapping[str, float]
 """CPUs, bytes and devices, by the name of the resource."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TASK_TYPES, Task, TaskType
-from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import SHIPPED, SITE, SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.engine_allowance import EngineAllowance
 from trainyard_protocol.job.pod_settings import KubernetesPart, PodSettings
 from trainyard_protocol.job.resources import GIGABYTE
@@ -100,7 +100,7 @@ def configs_dir() -> Path:
 @cache
 def default_catalog() -> Catalog:
     shipped = configs_dir()
-    return _merged(_read(shipped / "machine_types.yaml"), _read(shipped / "scale_tiers.yaml"))
+    return _merged(_read(shipped / "machine_types.yaml", SHIPPED), _read(shipped / "scale_tiers.yaml", SHIPPED))
 
 
 def load_catalog(site_file: Path | None = None) -> Catalog:
@@ -173,8 +173,8 @@ def config_of(training_input: TrainingInput, task_type: TaskType) -> ReplicaConf
     return config
 
 
-def _read(path: Path) -> _CatalogFile:
-    text, data = read_yaml_file(path)
+def _read(path: Path, loader: Any = SITE) -> _CatalogFile:
+    text, data = read_yaml_file(path, loader)
     try:
         return _CatalogFile.model_validate(data)
     except ValidationError as error:

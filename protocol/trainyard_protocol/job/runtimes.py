@@ -6,13 +6,13 @@ The table is `configs/runtimes.yaml`, which a site can extend with a file of its
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import SHIPPED, SITE, SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.machines import configs_dir
 
 PackageJobs = Literal["process", "container"]
@@ -112,7 +112,7 @@ def load_runtimes(site_file: Path | None = None) -> Runtimes:
     Raises InvalidArgument, with file and entry, if the site's file is unreadable or invalid.
     """
     path = configs_dir() / "runtimes.yaml"
-    table, runs_any = _read(path), False
+    table, runs_any = _read(path, SHIPPED), False
     if site_file is not None:
         site = _read(site_file)
         runs_any = ANY_VERSION in site.versions
@@ -156,8 +156,8 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
     return Runtimes(images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process")
 
 
-def _read(path: Path) -> _RuntimesFile:
-    text, data = read_yaml_file(path)
+def _read(path: Path, loader: Any = SITE) -> _RuntimesFile:
+    text, data = read_yaml_file(path, loader)
     try:
         table = _RuntimesFile.model_validate(data)
     except ValidationError as error:

@@ -85,10 +85,10 @@ ROWS = (
         f"`import {_SERVER}`",
         1.5,
         _server_start,
-        bound="imports: SQLAlchemy's mapping, 136 models of pydantic, 135 routes of FastAPI, 150 data classes. Tried: "
+        bound="imports: SQLAlchemy's mapping, 340 models of pydantic, 350 data classes, 800 patterns. Tried: "
         "what few servers need (TLS, single sign-on, clients of storages, Alembic, PostgreSQL's dialect) is loaded "
-        "when it is needed, routes are made once, and no garbage is collected before the server serves; models "
-        "that are built at their first use save a thirtieth",
+        "when it is needed, FastAPI's part of a route is made by its first request, and no garbage is collected before "
+        "the server serves; models that are built at their first use save nothing",
     ),
     Row(
         "up",

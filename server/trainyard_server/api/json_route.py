@@ -5,6 +5,7 @@ validates it.
 """
 
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import compile_path
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.limits import excess
@@ -26,17 +28,32 @@ _MAX_VALUES = 100_000
 _QUICK = 8192  # bytes of JSON that are parsed sooner than a thread begins
 
 _Parse = Callable[[bytes], Any]
+_making = threading.RLock()
 
 
 class JsonRoute(APIRoute):
     """A route whose body, if it declares one, is JSON whatever its content type says. An empty body is `{}`.
 
     A route with a limit of its own takes large messages: they are parsed as their model at once.
+
+    It has what requests are matched with. FastAPI's part, which is a quarter of the start of a server, is made when it
+    is first asked for: by a request to this route, or for the description of the API.
     """
 
     def __init__(self, row: Route, function: Callable[..., Any], **options: Any) -> None:
         self._is_large = row.body_limit is not None
-        super().__init__(row.path, function, methods=[row.method], **options)
+        self.path, self.endpoint, self.methods = row.path, function, {row.method}
+        self.path_regex, self.path_format, self.param_convertors = compile_path(row.path)
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        with _making:  # descriptions are made in threads
+            options = self.__dict__.pop("_options", None)
+            if options is not None:
+                super().__init__(self.path, self.endpoint, methods=list(self.methods or ()), **options)
+        if name not in self.__dict__:
+            raise AttributeError(name)
+        return self.__dict__[name]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

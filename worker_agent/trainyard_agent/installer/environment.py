@@ -18,7 +18,6 @@ BASE_FILE = "trainyard-base.pth"
 
 FRAMEWORKS = ("jax", "jaxlib", "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "torch")
 
-_INSTALLER = "trainyard-base"
 _MOST_BYTES = 1 << 20  # of a file with paths
 _SEPARATORS = re.compile(r"[-_.]+")
 _ADDED = re.compile(r"import site; site\.addsitedir\((.*)\)")
@@ -62,13 +61,14 @@ class Environment:
         self.venv = python.parent.parent
         (self.site_packages,) = (self.venv / "lib").glob("python*/site-packages")
         self._base_file = self.site_packages / BASE_FILE
+        self._shown: set[Path] = set()
 
     def packages(self) -> list[Package]:
         """The packages that are installed in it; none of the base."""
         found = []
         for info in sorted(self.site_packages.glob("*.dist-info")):
             dist = metadata.Distribution.at(info)
-            if not _is_bases(info) and dist.metadata["Name"]:
+            if not self._is_bases(info) and dist.metadata["Name"]:
                 needs = [need for need in dist.requires or () if "extra ==" not in need]
                 found.append(Package(dist.metadata["Name"], dist.version, needs, info))
         return found
@@ -98,8 +98,9 @@ class Environment:
             info = self.site_packages / f"{_SEPARATORS.sub('_', name)}-{version}.dist-info"
             if not info.exists():
                 info.mkdir()
+                self._shown.add(info)
                 head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-                files = {"METADATA": head + "".join(f"{line}\n" for line in headers), "INSTALLER": _INSTALLER}
+                files = {"METADATA": head + "".join(f"{line}\n" for line in headers)}
                 if entry_points:
                     files["entry_points.txt"] = entry_points  # of setuptools, which may build
                 files["RECORD"] = "".join(f"{info.name}/{file},,\n" for file in (*files, "RECORD"))
@@ -108,9 +109,16 @@ class Environment:
 
     def hide_base(self) -> None:
         """Take away what `show_base` has left."""
-        for info in self.site_packages.glob("*.dist-info"):
-            if _is_bases(info):
-                shutil.rmtree(info)
+        for info in filter(self._is_bases, self._shown):
+            for file in info.glob("*"):
+                file.unlink()
+            if info.exists():
+                info.rmdir()
+        self._shown.clear()
+
+    def _is_bases(self, info: Path) -> bool:
+        """Whether `show_base` has made it, or nothing is there now. What uv and pip install has an INSTALLER."""
+        return info in self._shown and not (info / "INSTALLER").exists()
 
     def _base(self) -> list[str]:
         if not self._base_file.exists():
@@ -122,11 +130,6 @@ class Environment:
 def size(package: Package) -> int:
     """Bytes of the package's files, as its RECORD has them."""
     return sum(file.size or 0 for file in metadata.Distribution.at(package.info).files or ())
-
-
-def _is_bases(info: Path) -> bool:
-    installer = info / "INSTALLER"
-    return installer.is_file() and installer.read_text("utf-8", "replace").strip() == _INSTALLER
 
 
 def _distributions(path: list[str]) -> Iterator[tuple[str, str, list[str], str]]:

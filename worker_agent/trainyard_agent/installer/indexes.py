@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+import configparser
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from .output import without_credentials
+from .output import Refused, without_credentials
 
 
 @dataclass
@@ -68,9 +68,20 @@ class Indexes:
         return ", ".join(map(without_credentials, [self.default or "PyPI", *self.extra, *self.links]))
 
 
-def of_pip(pip: Sequence[str], environment: Mapping[str, str]) -> Indexes:
-    """The settings of that pip: its variables and files. Those of its variables alone where it cannot say."""
-    return parse(_listed(pip, environment))
+def of_pip(environment: Mapping[str, str]) -> Indexes:
+    """The settings of pip in its files and variables, as `pip config list` shows them. Raises Refused, as pip does, for
+    a file that is not of its form."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}  # the second wins, whatever file it is in
+    for path in _files(environment):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path)
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise Refused(f"The settings of pip in {path} cannot be read: {error}.") from error
+        for section in sections.keys() & set(parser.sections()):
+            sections[section].update((_normal(name), value) for name, value in parser.items(section))
+    variables = {_normal(name[4:]): value for name, value in environment.items() if name.startswith("PIP_")}
+    return parse({**sections["global"], **sections["install"], **variables})
 
 
 def parse(settings: Mapping[str, str]) -> Indexes:
@@ -96,36 +107,23 @@ def parse(settings: Mapping[str, str]) -> Indexes:
     )
 
 
-def parse_listed(text: str) -> dict[str, str]:
-    """The settings by name out of the lines of `pip config list`. A variable wins over a section's file, and `install`
-    over `global`."""
-    found: dict[str, tuple[int, str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        section, _, name = key.rpartition(".")
-        rank = {"global": 1, "install": 2, ":env:": 3}.get(section, 0)
-        if rank and rank >= found.get(name, (0, ""))[0]:
-            try:
-                found[name] = (rank, str(ast.literal_eval(value)))
-            except (ValueError, SyntaxError):
-                continue
-    return {name: value for name, (_, value) in found.items()}
+def _files(environment: Mapping[str, str]) -> Iterator[str]:
+    """Pip's files, each of which wins over those before."""
+    own = environment.get("PIP_CONFIG_FILE", "")
+    if own == os.devnull:
+        return
+    directories = (environment.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+    yield from (f"{directory}/pip/pip.conf" for directory in directories)
+    yield "/etc/pip.conf"
+    if not Path(own or os.curdir).is_file():
+        home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - no error where a user has none
+        yield f"{home}/.pip/pip.conf"
+        yield f"{environment.get('XDG_CONFIG_HOME') or f'{home}/.config'}/pip/pip.conf"
+    yield from filter(None, [own])
 
 
-def _listed(pip: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str]:
-    # The agent's may be for other Pythons than this one.
-    for program in filter(None, (list(pip), [sys.executable, "-m", "pip"])):
-        command = [*program, "config", "list", "--disable-pip-version-check"]
-        done = subprocess.run(
-            command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
-        )
-        if not done.returncode:
-            return parse_listed(done.stdout.decode("utf-8", "replace"))
-    return {
-        name[len("PIP_") :].lower().replace("_", "-"): value
-        for name, value in environment.items()
-        if name.startswith("PIP_")
-    }
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").lstrip("-")
 
 
 def _is_below(url: str, index: str) -> bool:

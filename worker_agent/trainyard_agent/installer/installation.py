@@ -103,7 +103,7 @@ class EnvironmentInstaller:
         for archive in self._plan.get("packages") or ():
             report(activity=f"installing {Path(archive['path']).name}")
             by_base = archive["with_base"] and self._environment.sees_base
-            others = [Pip("pip", self._pip)] if self._pip and isinstance(self._with, Uv) else []
+            others = [Pip(self._pip)] if self._pip and isinstance(self._with, Uv) else []
             # Archives by names that say nothing of what is in them are for pip alone.
             tools_in_turn = [(tool, by_base) for tool in (self._with, *others)]
             self._patiently(partial(self._install_itself, archive["path"], tools_in_turn, {}))

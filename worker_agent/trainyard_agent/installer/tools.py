@@ -49,18 +49,17 @@ class Request:
 
 
 class Tool(ABC):
-    """uv or pip for one environment. `name`: with its version; `pip`: the command whose settings it has; `source`:
-    where its last installation looked for packages, for the log."""
+    """uv or pip for one environment. `name`: with its version; `source`: where its last installation looked for
+    packages, for the log."""
 
-    def __init__(self, name: str, pip: Sequence[str]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.source = ""
-        self._pip = pip
 
     @cached_property
     def indexes(self) -> Indexes:
-        """Those of the site."""
-        return indexes.of_pip(self._pip, os.environ)
+        """Those of the site. Raises Refused."""
+        return indexes.of_pip(os.environ)
 
     @abstractmethod
     def install(self, request: Request) -> list[str]:
@@ -68,8 +67,8 @@ class Tool(ABC):
 
 
 class Uv(Tool):
-    def __init__(self, program: str, name: str, python: Path, pip: Sequence[str]) -> None:
-        super().__init__(name, pip)
+    def __init__(self, program: str, name: str, python: Path) -> None:
+        super().__init__(name)
         self._program = program
         self._python = python
 
@@ -124,8 +123,14 @@ class Uv(Tool):
 
 
 class Pip(Tool):
+    """`command`: of a pip that installs into the environment."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__("pip")
+        self._command = command
+
     def install(self, request: Request) -> list[str]:
-        command = [*self._pip, "install", *_QUIET, *(("--no-build-isolation",) if request.by_base else ())]
+        command = [*self._command, "install", *_QUIET, *(("--no-build-isolation",) if request.by_base else ())]
         environment = {**os.environ, **(request.variables or {})}
         found = request.indexes or Indexes()
         self.source = found.shown()
@@ -152,10 +157,10 @@ def choose(python: Path, uv: str, pip: Sequence[str]) -> Tool:
     """uv if one runs here, the given one first; else pip. Raises Refused."""
     for program in (uv, shutil.which("uv") or ""):
         if program and (name := _version(program)):
-            return Uv(program, name, python, pip)
+            return Uv(program, name, python)
     if not pip:
         raise Refused("There is neither uv nor pip to install packages with.")
-    return Pip("pip", pip)
+    return Pip(pip)
 
 
 def bootstrap(pip: Sequence[str], python: Path, directory: Path) -> Uv:
@@ -170,7 +175,7 @@ def bootstrap(pip: Sequence[str], python: Path, directory: Path) -> Uv:
             "A lock is installed by uv, which is not here and cannot be installed by pip: put it into the image, or "
             f"declare what the program needs in requirements.txt. {output.strip().splitlines()[-1:]}"
         )
-    return Uv(program, name, python, pip)
+    return Uv(program, name, python)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], directory: Path | None) -> tuple[int, str]:

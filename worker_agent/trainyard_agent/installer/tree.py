@@ -6,7 +6,6 @@ import os
 import shutil
 import tarfile
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
@@ -47,7 +46,7 @@ class SourceTree:
         if not scheme.lower().endswith("file"):
             return url
         parts = urllib.parse.urlsplit(rest)
-        path = self.path(urllib.request.url2pathname(parts.path), where, base)
+        path = self.path(urllib.parse.unquote(parts.path), where, base)
         fragment = f"#{parts.fragment}" if parts.fragment else ""
         return f"{scheme}:{urllib.parse.quote(f'//{path}')}{fragment}"
 

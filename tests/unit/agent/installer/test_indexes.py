@@ -1,26 +1,49 @@
 """Settings of pip as uv takes them, and indexes that do not answer."""
 
-from trainyard_agent.installer.indexes import Indexes, parse, parse_listed
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.installer.indexes import Indexes, of_pip, parse
+from trainyard_agent.installer.output import Refused
 from trainyard_agent.installer.tools import no_answer
 
 _DEFAULT = "https://uv.example/simple"
 
 
-def test_settings_of_pip_are_variables_of_uv() -> None:
-    listed = """
-global.index-url='https://u:p@mirror.example/simple'
-global.extra-index-url='https://one.example/simple\\nfile:///srv/two/simple'
-global.find-links='/srv/wheels'
-global.constraint='/etc/constraints.txt'
-global.timeout='15'
-global.cert='/etc/ca.pem'
-install.find-links='/srv/others'
-user.index-url='https://nobody.example'
-:env:.trusted-host='one.example two.example'
-:env:.timeout='60'
-install.pre='true'
-"""
-    found = parse(parse_listed(listed))
+def test_settings_of_pip_are_variables_of_uv(tmp_path: Path) -> None:
+    variables = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": str(tmp_path)}
+    files = {
+        "pip/pip.conf": """
+            [global]
+            index-url = https://u:p@mirror.example/simple
+            extra-index-url =
+              https://one.example/simple
+              file:///srv/two/simple
+            timeout = 15
+            Find_Links = /srv/wheels
+            [install]
+            find-links = /srv/others
+            pre = true
+            """,
+        "home/.config/pip/pip.conf": """
+            [global]
+            constraint = /etc/constraints.txt
+            cert = /etc/ca.pem
+            find-links = /srv/mine
+            [user]
+            index-url = https://nobody.example
+            """,
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(textwrap.dedent(content))
+    found = of_pip({**variables, "PIP_TRUSTED_HOST": "one.example two.example", "PIP_TIMEOUT": "60"})
     assert found.variables({"UV_INDEX": "https://three.example", "SSL_CERT_FILE": "/its/own.pem"}) == {
         "UV_DEFAULT_INDEX": "https://u:p@mirror.example/simple",
         "UV_INDEX": "https://one.example/simple file:///srv/two/simple https://three.example",
@@ -32,7 +55,27 @@ install.pre='true'
     }
     assert found.shown().startswith("https://mirror.example/simple, https://one.example/simple, ")
     assert not found.none
-    assert parse(parse_listed(":env:.no-index='1'\n:env:.find-links='/a /b'\n")).shown() == "/a, /b"
+    own = tmp_path / "own.conf"
+    own.write_text("[global]\nindex-url = https://own.example\n")
+    assert of_pip({**variables, "PIP_CONFIG_FILE": str(own)}).constraints == []
+    assert of_pip({**variables, "PIP_CONFIG_FILE": os.devnull}) == Indexes()
+    only = {**variables, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/a /b"}
+    assert of_pip(only).shown() == "/a, /b"
+    own.write_text("index-url = https://own.example\n")
+    with pytest.raises(Refused, match=r"own\.conf cannot be read: File contains no section headers"):
+        of_pip({**variables, "PIP_CONFIG_FILE": str(own)})
+
+
+def test_settings_are_those_that_pip_says_it_has(tmp_path: Path) -> None:
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url=https://a.example\n[install]\nno_index=true\npre=false\n")
+    variables = {**os.environ, "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_FIND_LINKS": "/srv/wheels"}
+    listed = [sys.executable, "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    done = subprocess.run(listed, env=variables, capture_output=True, text=True, check=True)
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):
+        lines = (line.partition("=") for line in done.stdout.splitlines() if line.startswith(f"{section}."))
+        settings.update((key.rpartition(".")[2], ast.literal_eval(value)) for key, _, value in lines)
+    assert of_pip(variables) == parse(settings)
 
 
 def test_index_that_does_not_answer_leaves_the_others() -> None:

@@ -358,6 +358,10 @@ class Client(V1Client):
         change = answers.agents.AgentChange(draining=draining).model_dump()
         return self._read(answers.agents.AgentsView, "PATCH", _agent(agent), json=change)
 
+    def evict_agent(self, agent: str) -> answers.agents.AgentsView:
+        """Give the agent of that name or id no new run, and move its runs."""
+        return self._read(answers.agents.AgentsView, "POST", f"{_agent(agent)}:evict")
+
     def remove_agent(self, agent: str) -> answers.agents.AgentsView:
         """Forget the agents of that name or id. It is not tried again: the first attempt may have succeeded."""
         return self._read(answers.agents.AgentsView, "DELETE", _agent(agent), retry=False)

@@ -73,6 +73,7 @@ class Reason(StrEnum):
     HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
     RESTORED = "RESTORED"  # the service was restored from a backup, and its agent did not call or has it no more
     PREEMPTED = "PREEMPTED"  # its engine took it away: for other work, or to empty a node
+    DRAINED = "DRAINED"  # an operator moved it off its agent
 
 
 class Outcome(StrEnum):
@@ -141,6 +142,7 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.HOST_SHUTDOWN: Fault.OPERATOR,
     Reason.RESTORED: Fault.OPERATOR,
     Reason.PREEMPTED: Fault.OPERATOR,
+    Reason.DRAINED: Fault.OPERATOR,
 }
 
 FINAL_JOB_STATES = frozenset(state for state, moves in JOB_MOVES.items() if not moves)

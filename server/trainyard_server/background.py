@@ -4,12 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.capability import Loop
 from trainyard_server.control.leader_election import LeaderElection
-from trainyard_server.storage.events.notifier import QUEUE_TOPIC, Notifier, progress_topic
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.use_cases import UseCases
 
@@ -55,11 +56,7 @@ async def tick_forever(cases: UseCases, leadership: LeaderElection) -> None:
 
 async def flush_forever(cases: UseCases) -> None:
     """Write the progress that this process has read every `tick_s`, and once more when the notifier closes."""
-    backend = cases.backend
-
-    async def flush() -> None:
-        backend.notifier.publish(*map(progress_topic, await run_in_threadpool(backend.progress.flush)))
-
+    backend, flush = cases.backend, partial(run_in_threadpool, cases.controller.flush_progress)
     await _repeat(backend.notifier, "closing", backend.settings.tick_s, flush, "Steps cannot be written")
 
 

@@ -71,7 +71,7 @@ def check_gang_that_stalled_and_was_restarted(service: Service, job: str) -> Non
     assert [event.task for event in job_detail.events if event.kind == "stalled"] == ["worker-replica-1"]
     printed = service.run("jobs", "describe", job).stderr
     assert "Run 1 (STALLED, worker-replica-1) ended at step 8 of 12. " in printed
-    assert "Last checkpoint: step 6; 2 steps lost. Run 2 continues from step 6." in printed
+    assert "Last checkpoint: step 6; 2 steps lost. Run 2 continues at step 6: 2 steps are done again." in printed
 
 
 def test_gang_whose_worker_hangs_is_restarted_and_the_stacks_name_the_worker(service: Service) -> None:

@@ -1,7 +1,7 @@
 """Answers about jobs beyond the v1 API: runs, replicas, events, the verdict."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,9 @@ from trainyard_protocol.wire.observations import Stall
 
 WITHOUT_GPUS = "without-gpus"
 """The kind of the event of a run with replicas that asked for GPUs and have none."""
+
+CONTINUED = "continued"
+"""The kind of the event of a run that reports its first step, and others came before: which step that is behind."""
 
 
 class Verdict(Wire):
@@ -171,13 +174,24 @@ class EventView(Wire):
     actor: str = ""
 
 
+class LostWork(Wire):
+    """Work that a job lost by one cause: `steps` that later runs did again, and the `seconds` that its runs took for
+    them, each of one GPU, or of one CPU where the job has no accelerators (`unit`)."""
+
+    cause: str
+    steps: int
+    seconds: float
+    unit: Literal["GPU", "CPU"]
+
+
 class JobDetail(Wire):
     """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits, or for which
     silent agents another one does; `exit_code` is set in a final state. `job_dir` is the job's directory: its jobDir,
     else the service's default; "" without one.
     `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
     it has reported of the study's metric. `origin` is where it was submitted from, of a trial its study; None where
-    that was not recorded. `note` is of people, about it. `metrics`: the most important first, at most 100."""
+    that was not recorded. `note` is of people, about it. `metrics`: the most important first, at most 100. `lost` is
+    work that its runs did again."""
 
     job: dict[str, Any]
     job_dir: str = ""
@@ -194,6 +208,7 @@ class JobDetail(Wire):
     exit_code: int | None = None
     metrics: tuple[JobMetric, ...] = ()
     runs: tuple[RunView, ...] = ()
+    lost: tuple[LostWork, ...] = ()
     events: tuple[EventView, ...] = ()
 
     @property

@@ -12,6 +12,7 @@ from trainyard_server.capabilities.health.capability import HEALTH
 from trainyard_server.capabilities.monitoring.capability import MONITORING
 from trainyard_server.capabilities.notifications.capability import NOTIFICATIONS
 from trainyard_server.capabilities.origins.capability import ORIGINS
+from trainyard_server.capabilities.preemption.capability import PREEMPTION
 from trainyard_server.capabilities.retention.capability import RETENTION
 from trainyard_server.capabilities.secrets.capability import SECRETS
 from trainyard_server.capabilities.sharing.capability import SHARING
@@ -30,6 +31,7 @@ CAPABILITIES: Sequence[Capability] = (
     NOTIFICATIONS,
     MONITORING,
     SHARING,
+    PREEMPTION,
     BACKUPS,
     ORIGINS,
     WHY,

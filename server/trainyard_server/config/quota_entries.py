@@ -121,6 +121,7 @@ class _FairShare(SiteEntry):
 
 class _Preemption(SiteEntry):
     min_run: _Time = timedelta(minutes=10)
+    checkpoint_wait: _Time = timedelta(minutes=10)
 
 
 class _Band(SiteEntry):

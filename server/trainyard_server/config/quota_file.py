@@ -84,6 +84,7 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
         },
         overdue_after=file.overdue_after,
         min_run=file.preemption.min_run,
+        checkpoint_wait=file.preemption.checkpoint_wait,
     )
     limits = {name: entries.limits() for name, entries in projects.items()}
     retention = ProjectRetentions(default.keep_jobs, {name: entries.keep_jobs for name, entries in projects.items()})

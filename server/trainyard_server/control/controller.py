@@ -17,7 +17,6 @@ from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
-from trainyard_server.control.preempting import next_preemption, stopped_for
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.restoration import Restoration
 from trainyard_server.control.service_log import ServiceLog
@@ -30,6 +29,7 @@ from trainyard_server.domain.lifecycle.decisions import EndOfLog
 from trainyard_server.domain.lifecycle.evaluators import run_of
 from trainyard_server.domain.scheduling import blame, scheduler
 from trainyard_server.domain.scheduling.blame import HostFailure
+from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, RunRow
@@ -37,7 +37,7 @@ from trainyard_server.storage.db.base.revisions import WaitingNote
 from trainyard_server.storage.db.queries.reader import AgentHeartbeat, Reader, Revision
 from trainyard_server.storage.db.repository import Event, Writer
 from trainyard_server.storage.db.tables import studies
-from trainyard_server.storage.events.notifier import agent_topic, job_topic, waiting_topics
+from trainyard_server.storage.events.notifier import agent_topic, job_topic, progress_topic, waiting_topics
 from trainyard_server.storage.failures import FailureLog, is_database_failure
 from trainyard_server.storage.logs.store import Stream
 
@@ -100,7 +100,6 @@ class Controller:
             self._advance_study(key, write_log=not self._log.is_written(key))
         try:
             self.schedule(explain=True)
-            self._preempt(now)
         finally:  # after the plan, whose reasons to wait are lines, too
             self._log.catch_up(unfinished)
 
@@ -248,27 +247,19 @@ class Controller:
         self._backend.notifier.publish(job_topic(key))
         self.advance(key)
 
-    def _preempt(self, now: datetime) -> None:
-        """Stop batch runs for a job of a higher band that waits for room, where projects allow that."""
-        if not self._backend.quotas.sharing.preempts:
-            return
+    def seen(self) -> tuple[Sequence[JobSnapshot], Sequence[AgentSnapshot], Sequence[JobSnapshot]]:
+        """The queue, the agents, and all jobs that have not ended, as they are now."""
         with self._looking:
             self._refresh()
-            queue, agents = list(self._workload.queue.values()), list(self._workload.agents.values())
-            jobs = list(self._workload.jobs.values())
-        chosen = next_preemption(self._backend, queue, agents, jobs, now)
-        if chosen is None:
-            return
-        step = stopped_for(chosen.job, self._backend.quotas.sharing)
-        for victim in chosen.victims:
-            with self._backend.store.write() as writer:
-                row, run = writer.find_job(victim.key), writer.live_run(victim.key)
-                if row is None or run is None or run.state not in (RunState.PREPARING, RunState.RUNNING):
-                    return  # it has changed since it was read: the next round decides anew
-                _apply(writer, row, run, step, now)
-                topics = [job_topic(victim.key), *_agent_topics(writer, run)]
-            self._backend.notifier.publish(*topics)
-            self.write_log(victim.key)
+            workload = self._workload
+            return list(workload.queue.values()), list(workload.agents.values()), list(workload.jobs.values())
+
+    def flush_progress(self) -> None:
+        """Write the steps that this process has read, and tell whom they concern."""
+        flushed = self._backend.progress.flush()
+        continued = [key for key, has_event in flushed.items() if has_event]
+        self._log.write_later(*continued)
+        self._backend.notifier.publish(*map(progress_topic, flushed), *map(job_topic, continued))
 
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""
@@ -377,7 +368,7 @@ class Controller:
     def _watch_silent(self, agent_id: str, now: datetime) -> None:
         """Mark the replicas of a silent agent as UNKNOWN, or as lost after its lease."""
         touched = set()
-        self._backend.progress.flush()  # a lost replica delivers no more lines
+        self.flush_progress()  # a lost replica delivers no more lines
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
             lease = agent_lease(agent, self._backend) if agent is not None else None

@@ -45,6 +45,7 @@ class ReplicaProgress:
     step_at: datetime | None = None
     durable_step: int | None = None
     durable_at: datetime | None = None
+    durable_every_s: float | None = None
 
     def after(self, event: ProgressEvent, at: datetime) -> "ReplicaProgress":
         """The progress after an event at a time. `step_at`: the time of the first event of the step. Pure."""
@@ -57,7 +58,9 @@ class ReplicaProgress:
         if event.steps is not None:
             progress = replace(progress, steps=event.steps)
         if event.event == CHECKPOINT:
-            progress = replace(progress, durable_step=event.step, durable_at=at)
+            before = progress.durable_at
+            every_s = progress.durable_every_s if before is None else (at - before).total_seconds()
+            progress = replace(progress, durable_step=event.step, durable_at=at, durable_every_s=every_s)
         return progress
 
 
@@ -170,8 +173,9 @@ class ProgressTracker:
             log.next = start + count if log.next == start else None
             log.add_all(lines)
 
-    def flush(self) -> frozenset[int]:
-        """Write what has changed, in one transaction. Returns the keys of the jobs that it is of."""
+    def flush(self) -> Mapping[int, bool]:
+        """Write what has changed, in one transaction. Returns the keys of the jobs that it is of, each with whether an
+        event of it was written."""
         with self._lock:
             replicas = dict(self._replicas)
         changed: dict[tuple[str, str], tuple[ReplicaProgress, dict[str, object]]] = {}
@@ -189,11 +193,14 @@ class ProgressTracker:
                 for key in oldest:
                     self._replicas.pop(key, None)
         if not changed:
-            return frozenset()
+            return {}
         try:
             with self._store.write() as writer:
-                for (run_id, task), (_, values) in changed.items():
-                    writer.record_progress(run_id, task, values, complete=False)
+                have_events = {
+                    run_id
+                    for (run_id, task), (_, values) in changed.items()
+                    if writer.record_progress(run_id, task, values, complete=False)
+                }
                 runs = job_values.runs_of(writer, {run_id for run_id, _ in changed})
                 primaries = [run for run in runs if run.run_id in measured]
                 job_values.record(writer, {run.job: _of_run(measured[run.run_id], run.number) for run in primaries})
@@ -203,7 +210,8 @@ class ProgressTracker:
             raise
         for key, (progress, _) in changed.items():
             replicas[key].written = progress
-        return frozenset(run.job for run in runs)
+        having = {run.job for run in runs if run.run_id in have_events}
+        return {run.job: run.job in having for run in runs}
 
     def final_values(
         self, project: str, job_id: str, stream: Stream, run_id: str, count: int

@@ -1,4 +1,4 @@
-"""Bands, fair share and preemption of a server: who may ask for what, who goes first, and who gives way."""
+"""Bands and fair share of a server: who may ask for what, and who goes first."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,32 +62,6 @@ def later(api: Server, agent: ScriptedAgent, seconds: float) -> None:
 
 def state(api: Server, job_id: str) -> str:
     return str(api.job(job_id)["state"])
-
-
-def test_batch_job_gives_way_and_goes_on_at_no_cost(api: Server) -> None:
-    agent = ScriptedAgent(api, cpus=2)
-    agent.sync()
-    start(api, agent, "batch", band="batch")
-    assert submit(api, "normal", BOB) == (200, "")
-    targets = []
-    for seconds in (300, 400):
-        later(api, agent, seconds)
-        targets.append(agent.run.target)
-    assert targets == ["run", "stop"], "not within its first ten minutes"
-    assert state(api, "normal") == "QUEUED"
-    api.tick(1)
-    agent.stopped("master-replica-0")
-    for _ in range(3):
-        agent.turn()
-    assert (state(api, "batch"), state(api, "normal")) == ("QUEUED", "PREPARING")
-    events = "\n".join(api.events("batch"))
-    assert "Preempted for the job normal of p, of the band normal." in events
-    assert "A new run starts as soon as there is room for it." in events, "at no cost to its retries"
-    agent.start()
-    agent.exit()
-    for _ in range(3):
-        agent.turn()
-    assert state(api, "batch") == "PREPARING", "it goes on"
 
 
 def test_bands_priorities_and_time_limits_are_those_that_one_may_ask_for(api: Server) -> None:

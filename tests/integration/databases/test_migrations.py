@@ -67,6 +67,8 @@ def test_job_that_runs_under_a_released_schema_goes_on_under_the_newest(tmp_path
         for statement in (
             "ALTER TABLE revisions DROP COLUMN written",
             "DROP TABLE job_dependencies",
+            "DROP TABLE preemption_requests",
+            "ALTER TABLE replicas DROP COLUMN durable_every_s",
             "ALTER TABLE jobs ADD COLUMN log_removed_at DATETIME",
             "CREATE INDEX ix_jobs_by_removed_log ON jobs (log_removed_at, project) WHERE log_removed_at IS NOT NULL",
             "UPDATE alembic_version SET version_num = '0034'",

@@ -248,12 +248,22 @@ def list_all(client: "Client", output: Output) -> None:
 @click.command()
 @click.argument("name", metavar="NAME|ID")
 @click.option("--undo", is_flag=True, help="Let it start runs again.")
+@click.option("--evict", is_flag=True, help="Move its runs: each is stopped once it has saved a checkpoint.")
 @connected
-def drain(client: "Client", name: str, undo: bool) -> None:
-    """Start no new run on an agent, by name or id. Its runs go on. Operators only."""
-    for agent in client.drain_agent(_one_of(client, name), draining=not undo).agents:
+def drain(client: "Client", name: str, undo: bool, evict: bool) -> None:
+    """Start no new run on an agent, by name or id. Its runs go on. Operators only.
+
+    With --evict they continue elsewhere, at no cost to their retries; those of jobs with disableRetries stay.
+    """
+    if undo and evict:
+        raise click.UsageError("argument --evict: It is not allowed with --undo.")
+    agent_id = _one_of(client, name)
+    view = client.evict_agent(agent_id) if evict else client.drain_agent(agent_id, draining=not undo)
+    for agent in view.agents:
         if undo:
             notify(f"{agent.name} starts runs again.")
+        elif agent.runs and evict:
+            notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it are stopped once saved.")
         elif agent.runs:
             notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it continue.")
         else:

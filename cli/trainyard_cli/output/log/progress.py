@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard_cli.output.jobs.formats import count
+from trainyard_cli.output.jobs.formats import count, table
 from trainyard_cli.output.log.log_screen import elapsed, local_time
 from trainyard_cli.output.text.safe import without_control
-from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
+from trainyard_protocol.answers.jobs import CONTINUED, JobDetail, ReplicaView, RunView
 from trainyard_protocol.states import FINAL_JOB_STATES, Outcome
 
 _STACK_LINES = 12  # of each replica
@@ -25,12 +25,15 @@ class LastCheckpoint:
 def lines(detail: JobDetail, now: datetime) -> list[str]:
     """Lines for a person; empty for a job that reports no steps."""
     text = []
+    continued = {event.run: event.message for event in detail.events if event.kind == CONTINUED}
     for index, run in enumerate(detail.runs[:-1]):
-        text += _lost(run, last_checkpoint(detail.runs[: index + 1]), detail.runs[index + 1])
+        following = detail.runs[index + 1].number
+        text += _lost(run, last_checkpoint(detail.runs[: index + 1]), continued.get(following, ""))
     if detail.runs:
         last, checkpoint = detail.runs[-1], last_checkpoint(detail.runs)
         ended = detail.state in FINAL_JOB_STATES
-        text += _lost(last, checkpoint, None) if ended else _at_risk(last, checkpoint, now)
+        text += _lost(last, checkpoint) if ended else _at_risk(last, checkpoint, now)
+        text += _done_again(detail)
         text += _metrics(detail)
         text += _stacks(last)
     return text
@@ -74,8 +77,8 @@ def _at_risk(run: RunView, checkpoint: LastCheckpoint | None, now: datetime) -> 
     return [" ".join(parts), *stalled]
 
 
-def _lost(run: RunView, checkpoint: LastCheckpoint | None, following: RunView | None) -> list[str]:
-    """Steps that a run lost at its end; empty if it reported no steps or succeeded."""
+def _lost(run: RunView, checkpoint: LastCheckpoint | None, continued: str = "") -> list[str]:
+    """Steps that a run lost at its end, and where the next one continued; none if it reported no steps or succeeded."""
     first = leader(run)
     failed = run.verdict is not None and run.verdict.outcome is not Outcome.SUCCEEDED
     if first is None or first.step is None or not failed:
@@ -87,10 +90,16 @@ def _lost(run: RunView, checkpoint: LastCheckpoint | None, following: RunView | 
     else:
         lost = max(0, first.step - checkpoint.step)
         parts.append(f"Last checkpoint: step {checkpoint.step}; {count(lost, 'step') if lost else 'nothing'} lost.")
-    begins = [r.first_step for r in following.replicas if r.first_step is not None] if following else []
-    if following is not None and begins:
-        parts.append(f"Run {following.number} continues from step {min(begins)}.")
-    return [" ".join(parts)]
+    return [" ".join(filter(None, (*parts, continued)))]
+
+
+def _done_again(detail: JobDetail) -> list[str]:
+    """The work that was lost, a line for each cause; none without any."""
+    if not detail.lost:
+        return []
+    headers = ("DONE AGAIN AFTER", "STEPS", f"{detail.lost[0].unit}-SECONDS")
+    rows = [(lost.cause, f"{lost.steps:,}", f"{lost.seconds:,.0f}") for lost in detail.lost]
+    return table(headers, rows).splitlines()
 
 
 def _metrics(detail: JobDetail) -> list[str]:

@@ -86,6 +86,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} is taken for lost. {ended.message}"
         case Reason.PREEMPTED:
             return f"{who} was preempted. {ended.message}".rstrip()
+        case Reason.DRAINED:
+            return f"{who} was moved off its agent. {ended.message}".rstrip()
 
 
 def of_part(report: RunReport, agent: str) -> RunReport:

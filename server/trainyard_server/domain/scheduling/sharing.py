@@ -84,7 +84,8 @@ _EVEN = ShareStanding()
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """The rules of a site, and how its accounts stand now. `run_limits`: the longest maxRunningTime in each band.
-    `min_run`: a run that is preempted has lasted as long."""
+    `min_run`: a run that is preempted has lasted as long. `checkpoint_wait`: the longest time for which a run that
+    gives way may go on to its next checkpoint."""
 
     fair_share: FairShare | None = None
     default: ProjectRules = _NO_RULES
@@ -92,6 +93,7 @@ class Sharing:
     run_limits: Mapping[Band, timedelta] = field(default_factory=dict)
     overdue_after: timedelta = timedelta(days=7)
     min_run: timedelta = timedelta(minutes=10)
+    checkpoint_wait: timedelta = timedelta(minutes=10)
     standings: Mapping[Account, ShareStanding] = field(default_factory=dict)
     over_budget: frozenset[str] = frozenset()
 

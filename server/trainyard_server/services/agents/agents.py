@@ -25,25 +25,25 @@ class Agents:
         self._controller = controller
 
     def drain(self, agent: str, draining: bool) -> AgentsView:
-        """Give an agent no new run, or again. Raises NotFound, FailedPrecondition as `_found` does."""
+        """Give an agent no new run, or again. Raises NotFound, FailedPrecondition as `found_agent` does."""
         with self._backend.store.write() as writer:
-            row = _found(writer, agent)
+            row = found_agent(writer, agent)
             writer.set_draining(row, draining)
-            view = _view(writer, row)
+            view = view_of(writer, row)
         self._publish(view)
         return view
 
     def remove(self, caller: Caller, agent: str) -> AgentsView:
         """Forget an agent, and revoke the tokens of its name once no other agent has joined under that.
 
-        Its row stays, for the runs that it had. Raises NotFound, FailedPrecondition as `_found` does, and while it has
-        an unfinished run. That of an agent that has not called since a backup was restored is lost.
+        Its row stays, for the runs that it had. Raises NotFound, FailedPrecondition as `found_agent` does, and while it
+        has an unfinished run. That of an agent that has not called since a backup was restored is lost.
         """
         now = self._backend.clock()
         lost = set[int]()
         with self._backend.store.write() as writer:
-            row = _found(writer, agent)
-            view = _view(writer, row)
+            row = found_agent(writer, agent)
+            view = view_of(writer, row)
             if row.restored:
                 lost = self._controller.restoration.lose_runs(writer, row, now)
             else:
@@ -92,7 +92,7 @@ def given_name_of(row: AgentRow) -> str:
     return row.given_name or _name(row)
 
 
-def _found(reader: Reader, agent: str) -> AgentRow:
+def found_agent(reader: Reader, agent: str) -> AgentRow:
     """The agent with that id, or that name, or whose id begins so. Raises NotFound, and FailedPrecondition where there
     are several."""
     rows = reader.agents()
@@ -109,7 +109,7 @@ def _found(reader: Reader, agent: str) -> AgentRow:
     return matching[0]
 
 
-def _view(reader: Reader, row: AgentRow) -> AgentsView:
+def view_of(reader: Reader, row: AgentRow) -> AgentsView:
     runs = len(reader.live_runs(row.agent_id))
     return AgentsView(agents=(AgentRef(agent_id=row.agent_id, name=_name(row), runs=runs),))
 

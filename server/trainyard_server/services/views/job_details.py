@@ -25,6 +25,7 @@ from trainyard_server.context import Backend
 from trainyard_server.control.removal import RETENTION
 from trainyard_server.control.snapshots import awaited_agents, order_of_capabilities, peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.lifecycle.lost_work import lost_work
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.domain.tuning.study import tag_of
 from trainyard_server.services.jobs.known_jobs import known_job
@@ -89,6 +90,21 @@ class JobDetails:
             measured = _metrics(reader, job) if with_events else ()
             awaited = awaited_agents(reader, self._backend, job)
         counts = self._backend.logs.counts(project, job_id)
+        views = _with_restarts(
+            (
+                run.beside,
+                _run_view(
+                    run,
+                    gangs[run.run_id],
+                    parts,
+                    names,
+                    counts,
+                    digests,
+                    newest(self._backend, project, job_id, run, gangs[run.run_id]),
+                ),
+            )
+            for run in runs
+        )
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         study, _, trial = job.job_id.partition(".")
         return JobDetail(
@@ -108,21 +124,8 @@ class JobDetails:
             exit_code=_exit_code(job.state, verdict),
             metrics=measured,
             origin=origin,
-            runs=_with_restarts(
-                (
-                    run.beside,
-                    _run_view(
-                        run,
-                        gangs[run.run_id],
-                        parts,
-                        names,
-                        counts,
-                        digests,
-                        newest(self._backend, project, job_id, run, gangs[run.run_id]),
-                    ),
-                )
-                for run in runs
-            ),
+            runs=views,
+            lost=lost_work(views),
             events=tuple(EventView.model_validate(event, from_attributes=True) for event in events),
         )
 

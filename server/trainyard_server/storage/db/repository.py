@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from trainyard_protocol.answers.jobs import describe_runtime
+from trainyard_protocol.answers.jobs import CONTINUED, describe_runtime
 from trainyard_protocol.job.parameters import number_of, parameters_of
 from trainyard_protocol.states import (
     FINAL_JOB_STATES,
@@ -50,6 +50,7 @@ from trainyard_server.storage.db.base.models import (
 from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add
 from trainyard_server.storage.db.live.rows import LiveJob, LiveTransaction
 from trainyard_server.storage.db.live.writer import new_keys, set_values
+from trainyard_server.storage.db.queries.continuations import continuation_of
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
@@ -318,11 +319,16 @@ class Writer(AgentWriter):
         if event is not None:
             self.add_event(run.job_key, event, now)
 
-    def record_progress(self, run_id: str, task: str, values: Mapping[str, Any], *, complete: bool) -> None:
-        """Record the steps of a replica. After its log is complete only values with `complete` are written."""
+    def record_progress(self, run_id: str, task: str, values: Mapping[str, Any], *, complete: bool) -> bool:
+        """Record the steps of a replica. After its log is complete only values with `complete` are written. Whether an
+        event was added: with the first step of a run after another, where it continues."""
         replica = self.replica(run_id, task)
         if replica is None or (replica.log_complete and not complete):
-            return
+            return False
+        first, run = values.get("first_step"), self.run(run_id)
+        message = continuation_of(self, run, task, first) if replica.first_step is None and first is not None else ""
+        if run is not None and message:
+            self.add_event(run.job_key, Event(CONTINUED, message, run.number), values["step_at"])
         if not complete:
             # Another process may have written what this one has not read, such as an earlier checkpoint.
             values = {name: value for name, value in values.items() if value is not None}
@@ -330,6 +336,7 @@ class Writer(AgentWriter):
                 values.pop("first_step", None)
         if values:
             self._note_replica(run_id, task, {}, **values)
+        return bool(message)
 
     def record_stall(self, run: RunRow, task: str, stall: Stall | None, stacks: str) -> None:
         """Record a stall, or its end (None). With `stacks` "" the stored stacks stay."""

@@ -35,6 +35,7 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "channels.test": (ADMIN, {}),
     "channels.delete": (ADMIN, {}),
     "agents.drain": (ADMIN, {"json": {"draining": True}}),
+    "agents.evict": (ADMIN, {}),
     "agents.remove": (ADMIN, {}),
 }
 """Who makes each call and the request, in an order in which each of them is accepted."""

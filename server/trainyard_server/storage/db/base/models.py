@@ -289,6 +289,7 @@ class ReplicaRow(Table):
     step_at: Mapped[datetime | None]
     durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of its newest checkpoint
     durable_at: Mapped[datetime | None]
+    durable_every_s: Mapped[float | None]  # the time between its two newest checkpoints
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     waits: Mapped[str] = mapped_column(AnyText, default="")  # why its engine has not started it yet
     stacks: Mapped[str] = mapped_column(AnyText, default="")  # stack dump of its program when the run stalled

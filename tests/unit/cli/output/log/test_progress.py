@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_cli.output.jobs.job_texts import _run_lines
 from trainyard_cli.output.log.progress import lines
-from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView, Verdict
+from trainyard_protocol.answers.jobs import CONTINUED, EventView, JobDetail, LostWork, ReplicaView, RunView, Verdict
 from trainyard_protocol.answers.metrics import CurveDigest, JobMetric, MetricsDigest
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.observations import Stall
@@ -32,8 +32,8 @@ def run(number: int, *replicas: ReplicaView, failed: bool = False) -> RunView:
     )  # fmt: skip
 
 
-def shown(*runs: RunView, state: JobState = JobState.RUNNING) -> list[str]:
-    return lines(JobDetail(job={}, state=state, runs=runs), at(100))
+def shown(*runs: RunView, state: JobState = JobState.RUNNING, **fields: object) -> list[str]:
+    return lines(JobDetail(job={}, state=state, runs=runs, **fields), at(100))
 
 
 def test_steps_and_time_since_the_last_checkpoint_are_at_risk() -> None:
@@ -50,10 +50,14 @@ def test_steps_and_time_since_the_last_checkpoint_are_at_risk() -> None:
 def test_failed_run_shows_the_lost_steps_and_where_the_next_run_continues() -> None:
     first = run(1, replica(step=121, steps=500, durable_step=100, durable_at=at(10)), replica(WORKER), failed=True)
     second = run(2, replica(first_step=100, step=101, steps=500))
-    lost, now = shown(first, second)
+    message = "Run 2 continues at step 100: 21 steps are done again."
+    event = EventView(number=9, time=T0, kind=CONTINUED, message=message, run=2)
+    again = LostWork(cause="failure", steps=1021, seconds=4321.6, unit="GPU")
+    lost, now, *table = shown(first, second, events=(event,), lost=(again,))
+    assert table == ["DONE AGAIN AFTER  STEPS  GPU-SECONDS", "failure           1,021  4,322"]
     assert lost == (
         "Run 1 (STALLED, worker-replica-0) ended at step 121 of 500. "
-        "Last checkpoint: step 100; 21 steps lost. Run 2 continues from step 100."
+        "Last checkpoint: step 100; 21 steps lost. Run 2 continues at step 100: 21 steps are done again."
     )
     assert now.startswith("Step 101 of 500. Last checkpoint: step 100, at ")  # of the run before
 

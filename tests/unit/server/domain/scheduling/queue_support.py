@@ -1,10 +1,12 @@
 """Jobs, machines and what runs on them, as short as tests want to say it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.keys.scheduling import Band, Scheduling
 from trainyard_protocol.job.machines import ReplicaRequest, Resources
 from trainyard_protocol.job.resources import GIGABYTE, Capacity, Gpu
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
@@ -27,6 +29,13 @@ def queued(key: int, replicas: int = 1, *, priority: int = 0, age: int = 0, **gi
     project = given.pop("project", "p")
     gang = tuple(request(n, **given) for n in range(replicas))
     return waiting(key, gang, age=age, priority=priority, project=project, image=image, backoff_until=backoff_until)
+
+
+def of_band(band: str, key: int, **given: Any) -> JobSnapshot:
+    owner = given.pop("owner", "")
+    job = queued(key, **given)
+    training_input = TrainingInput(scheduling=Scheduling(band=Band(band.upper()), priority=job.priority))
+    return replace(job, training_input=training_input, owner=owner)
 
 
 def waiting(

@@ -3,6 +3,7 @@
 from benchmarks.control_plane import (
     commands,
     compared,
+    costs,
     gangs,
     lists,
     open_pages,
@@ -19,6 +20,7 @@ ROWS: tuple[Row, ...] = (
     *queue.ROWS,
     *gangs.ROWS,
     *submits.ROWS,
+    *costs.ROWS,
     *lists.ROWS,
     *tables.ROWS,
     *open_pages.ROWS,

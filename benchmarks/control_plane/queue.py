@@ -9,7 +9,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.filled import add_agents, add_queue, agent_info
+from benchmarks.filled import add_agents, add_queue, agent_info, filling
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.scale.bed import ServerBed, bed
 from benchmarks.tools import postgresql
@@ -32,7 +32,7 @@ def queue_in(data_dir: Path, queued: int, database: str = "", agents: int = AGEN
     settings = Settings(data_dir=data_dir, database=database, run_loops=False, durable=False)
     use_cases = UseCases(settings)
     try:
-        with use_cases.backend.store.write() as writer:
+        with filling(use_cases.backend.store) as writer:
             add_agents(writer, [agent_info(f"a{number}", 16, 64 * GIGABYTE) for number in range(agents)])
             add_queue(writer, queued)
         yield use_cases
@@ -83,7 +83,7 @@ def _next_start(quick: bool) -> Samples:
     def side(stack: ExitStack, queued: int) -> Callable[[], float]:
         server = stack.enter_context(bed(_MACHINES, settled=False, cpus=4))
         server.use_cases.backend.quota_file.quotas = Quotas({"jobs": _MACHINES})
-        with server.use_cases.backend.store.write() as writer:
+        with filling(server.use_cases.backend.store) as writer:
             add_queue(writer, queued, fits=True)
         server.settle()
         turns = cycle(range(_MACHINES))

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from benchmarks.filled import FilledServer, add_agents, agent_info, fill, started
+from benchmarks.filled import FilledServer, add_agents, agent_info, fill, filling, started
 from benchmarks.rows import Row, Samples, interleaved
 from trainyard_server.storage.db.store import Store
 
@@ -15,7 +15,7 @@ def _scraped(quick: bool) -> Samples:
         for name, jobs, agents in ((many, _JOBS, _AGENTS), (few, 100, 3)):
             fill(Path(name) / "data", jobs)
             store = Store.at(Path(name) / "data", durable=False)
-            with store.write() as writer:
+            with filling(store) as writer:
                 add_agents(writer, [agent_info(f"agent-{number}", 64, 2**38) for number in range(agents)])
             store.close()
         with started(Path(many)) as large, started(Path(few)) as small:

@@ -127,7 +127,7 @@ def bed(
         )
         server = ServerBed(app, cpus)
         try:
-            with server.use_cases.backend.store.write() as writer:
+            with filled.filling(server.use_cases.backend.store) as writer:
                 filled.add_agents(writer, [agent_info(number, cpus) for number in range(agents)], _KEY.digest)
                 filled.add_queue(writer, queued, first=ended)
             if settled:

@@ -17,6 +17,7 @@ import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -207,23 +208,30 @@ def _is_free(source: Path, target: Path) -> bool:
 
 def _copy(source: Path, target: Path, *, copied: bool, only: Collection[Path] | None = None) -> None:
     """Directories with hard links to all files, or with copies; links stay links. Raises OSError."""
-
-    def left_out(parent: str, names: list[str]) -> list[str]:
-        paths = ((name, Path(parent, name).relative_to(source)) for name in names)
-        return [name for name, path in paths if only is not None and path not in only]
-
     copy = shutil.copy2 if copied else os.link
-    try:
-        shutil.copytree(source, target, symlinks=True, ignore=left_out, copy_function=copy, dirs_exist_ok=True)
-    except shutil.Error as error:
-        path, _, reason = error.args[0][0]  # the first of one for each file
-        raise OSError(0, reason, path) from None
+    directories, modes = [(str(source), str(target))], []
+    while directories:
+        here, there = directories.pop()
+        os.makedirs(there, exist_ok=True)  # noqa: PTH103 - pathlib takes three times as long as all of this
+        modes.append((there, stat.S_IMODE(os.stat(here).st_mode)))  # noqa: PTH116
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if only is not None and Path(entry.path).relative_to(source) not in only:
+                    continue
+                path = f"{there}/{entry.name}"
+                if entry.is_symlink():
+                    os.symlink(os.readlink(entry.path), path)  # noqa: PTH115, PTH211
+                elif entry.is_dir():
+                    directories.append((entry.path, path))
+                else:
+                    copy(entry.path, path)
+    for path, mode in reversed(modes):
+        os.chmod(path, mode)  # noqa: PTH101
 
 
 def _move_paths(venv: Path, former: str, now: str) -> None:
     """Replace the directory of the run for which it was made: in its scripts, pyvenv.cfg and .pth files."""
-    for path in _texts(venv):
-        status = path.lstat()
+    for path, status in _texts(venv):
         content = path.read_bytes() if status.st_size <= _LARGEST_WITH_PATHS else b""
         if former.encode() in content:
             path.unlink()  # the kept file has another link
@@ -234,10 +242,14 @@ def _move_paths(venv: Path, former: str, now: str) -> None:
                 compiled.unlink()  # it may have the same size and second as what it was compiled of
 
 
-def _texts(venv: Path) -> Iterator[Path]:
+def _texts(venv: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """The files that may name a path. Packages may have left pipes there, and links that lead elsewhere."""
     own = venv.resolve()
-    of_packages = (path for kind in _NAMING_PATHS for path in venv.glob(f"lib/python*/site-packages/{kind}"))
-    for path in (*(venv / "bin").iterdir(), venv / "pyvenv.cfg", *of_packages):
-        if stat.S_ISREG(path.lstat().st_mode) and path.parent.resolve().is_relative_to(own):
-            yield path
+    of_packages = venv.glob("lib/python*/site-packages")
+    places = [(venv / "bin", ("*",)), (venv, ("pyvenv.cfg",)), *((path, _NAMING_PATHS) for path in of_packages)]
+    for directory, names in places:
+        if not directory.resolve().is_relative_to(own):
+            continue
+        for entry in os.scandir(directory):
+            if entry.is_file(follow_symlinks=False) and any(fnmatch(entry.name, name) for name in names):
+                yield Path(entry.path), entry.stat(follow_symlinks=False)

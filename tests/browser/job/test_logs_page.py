@@ -331,7 +331,8 @@ def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open
 def test_runs_damage_and_quotas_are_shown(dashboard: DashboardServer, open_page: Open, tmp_path: Path) -> None:
     object.__setattr__(dashboard.api.use_cases.backend.settings, "log_quota", 4000)
     agent, run = started(dashboard)
-    agent.log("of the first run", "to be damaged", run=run)
+    agent.log("of the first run", run=run)
+    agent.log("to be damaged", run=run)
     agent.exit(code=None, reason=Reason.VANISHED, run=run)
     again = dashboard.placed(agent, "cnn", after=1)
     agent.start(again)

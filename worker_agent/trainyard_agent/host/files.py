@@ -94,9 +94,14 @@ def remove_tree(path: Path) -> None:
     """Remove a directory, also one with unreadable directories in it, or one that others remove concurrently.
     Without a directory nothing happens. Raises OSError.
 
-    By `rm`, which follows no link and reaches any depth: programs nest directories deeper than Python can follow. Root
-    may read any directory, and must not use `chmod -R`: it follows a link that somebody puts there meanwhile.
+    What Python cannot remove `rm` does, which follows no link either and reaches any depth: programs nest directories
+    deeper than Python can follow. Root may read any directory, and must not use `chmod -R`: it follows a link that
+    somebody puts there meanwhile.
     """
+    import shutil  # not by the watchdog, which stays small
+
+    with contextlib.suppress(OSError, RecursionError):
+        shutil.rmtree(path)
     if not os.path.lexists(path):
         return
     remove = ["rm", "-rf", "--", str(path)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,11 @@ def test_remove_tree_of_root_changes_no_modes_in_a_tree_that_others_change_meanw
         programs.append(command[0])
         return "Directory not empty"
 
+    def refuse(_: Path) -> None:
+        raise RecursionError
+
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "rmtree", refuse)
     monkeypatch.setattr(files, "run", fail)
     with pytest.raises(OSError, match="Directory not empty"):
         remove_tree(tmp_path)

@@ -1,4 +1,4 @@
-"""What short jobs and calls without news cost, in CPU."""
+"""CPU of short jobs, and of calls that change nothing."""
 
 import asyncio
 import subprocess
@@ -69,7 +69,7 @@ def _by_hand(programs: int) -> float:
     return float(used) / programs * 1000
 
 
-def _call_without_news(quick: bool) -> Samples:
+def _unchanged_call(quick: bool) -> Samples:
     """A call of an agent of which nothing has changed, and one of a bare route that reads and answers the same."""
     with bed(agents=1) as server, asyncio.Runner() as runner:
         seen = server.sync(0).version
@@ -119,10 +119,10 @@ ROWS = (
     ),
     Row(
         "idle-call",
-        "a call of an agent without news, in the process",
+        "a call of an agent of which nothing has changed, in the process",
         "a bare FastAPI route that reads and answers the same",
         4,
-        _call_without_news,
+        _unchanged_call,
         bound="who calls, limits and audit: ten middlewares",
     ),
 )

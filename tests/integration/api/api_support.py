@@ -37,7 +37,6 @@ from trainyard_protocol.wire.sync import (
     TrialMeasurement,
 )
 from trainyard_server.app import create_app
-from trainyard_server.capabilities.google.tuning_jobs import training as tuning_jobs
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role, Token
@@ -290,6 +289,8 @@ def of_custom_job(given: dict[str, Any], job_id: str, location: str) -> dict[str
 
 def of_tuning_job(given: dict[str, Any], job_id: str, location: str) -> dict[str, Any]:
     """The create request of v1 by which a tuning job has that id."""
+    from trainyard_server.capabilities.google.tuning_jobs import training as tuning_jobs
+
     return tuning_jobs.create_request(HyperparameterTuningJob.model_validate(given), job_id, location)
 
 

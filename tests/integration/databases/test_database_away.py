@@ -6,16 +6,19 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, TOKENS, Clock, ScriptedAgent, eventually, package_job, server, serving
-from trainyard_cli.client import Client, LogEvent, StreamLost, StreamResumed
+from trainyard_cli.client import Client, StreamLost, StreamResumed
 from trainyard_cli.settings import Server as Address
 from trainyard_protocol.answers.log_views import LogEntry, LogSummary
 from trainyard_server.domain.access.sessions import Session, cookie_name
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import LogEvent
 
 PATIENT_S = 90
 

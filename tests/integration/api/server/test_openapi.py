@@ -15,6 +15,7 @@ WITHOUT_BODY = {
     "/trainyard/v1/projects/{project}/channels/{name}:test",
     "/trainyard/v1/backups",
     "/trainyard/v1/quotas:reload",
+    "/trainyard/v1/agents/{agent}:evict",
     "/trainyard/v1/google-keys",
     "/trainyard/v1/sign-in-codes",
 }

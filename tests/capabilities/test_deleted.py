@@ -18,6 +18,7 @@ FAST = ("tests/unit", "tests/contract", "tests/property", "tests/integration/api
 OF_THE_WHOLE = (
     *(f"tests/unit/test_{name}.py" for name in ("docs", "site", "skill", "house", "words", "benchmark_rows")),
     "tests/unit/test_collection.py",
+    "tests/unit/cli/test_loaded_models.py",
     "tests/integration/api/access",
 )
 """Tests that hold together what there is: pages, names, the table of all routes with every role."""

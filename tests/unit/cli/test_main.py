@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -151,33 +150,6 @@ def test_list_of_jobs_loads_no_models_and_no_command_line_of_httpx(script: Scrip
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["a", "QUEUED"]
     assert lines[-1] == "[]"
-
-
-def test_commands_load_the_models_of_their_own_answers_alone(script: ScriptedServer) -> None:
-    """Each model that is built costs a command milliseconds; a job's are a hundred."""
-    job = {"jobId": "a", "state": "QUEUED", "trainingInput": {}}
-    state = {"jobs": {}, "agents": [], "version": "0"}
-    rows: dict[str, tuple[dict[str, Any], set[str]]] = {
-        "jobs describe a": ({"job": job, "state": "QUEUED"}, {"jobs", "log_views", "metrics", "origin", "usage"}),
-        "agents list": (state, {"agents", "cluster", "metrics", "usage", "trainyard_protocol.job.resources"}),
-    }
-    program = (
-        "import sys, trainyard_cli.__main__;"
-        "from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
-        "run(tree.trainyard, 'trainyard', sys.argv[1:]);"
-        "models = ('trainyard_protocol.answers.', 'trainyard_protocol.job.');"
-        "print(*[name for name in sys.modules if name.startswith(models)])"
-    )
-    wrong = {}
-    environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret"}
-    for command, (answer, expected) in rows.items():
-        script.answers = [ok(answer)]
-        words = [sys.executable, "-c", program, *command.split()]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
-        loaded = {name.removeprefix("trainyard_protocol.answers.") for name in done.stdout.splitlines()[-1].split()}
-        if loaded != expected:
-            wrong[command] = (loaded, done.stderr)
-    assert not wrong
 
 
 def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_call_of_an_agent_that_changes_nothing_writes_nothing_and_reads_no_rows(
     agent.sync()
     with statements(api.use_cases.backend.store) as seen:
         agent.sync()
-    assert [one for one in seen if "attachments" not in one] == ["BEGIN"]
+    assert [one for one in seen if one != "BEGIN" and "attachments" not in one] == []
     api.clock.advance(11)
     with statements(api.use_cases.backend.store) as seen:
         agent.sync()

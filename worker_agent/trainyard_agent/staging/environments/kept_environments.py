@@ -17,7 +17,6 @@ import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ MOST, MOST_BYTES = 32, 10 * 10**9
 
 # It changes where a framework is installed.
 _BASE_FILES = f"lib/python*/site-packages/{BASE_FILE}"
-_NAMING_PATHS = ("*.pth", "__editable__*.py")
 _READY = "ready.json"
 _LARGEST_WITH_PATHS = 1 << 16
 _OWN_LINKS = 2  # that of a run's environment, and that of the kept one
@@ -245,11 +243,14 @@ def _move_paths(venv: Path, former: str, now: str) -> None:
 def _texts(venv: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """The files that may name a path. Packages may have left pipes there, and links that lead elsewhere."""
     own = venv.resolve()
-    of_packages = venv.glob("lib/python*/site-packages")
-    places = [(venv / "bin", ("*",)), (venv, ("pyvenv.cfg",)), *((path, _NAMING_PATHS) for path in of_packages)]
-    for directory, names in places:
+    for directory in (venv, venv / "bin", *venv.glob("lib/python*/site-packages")):
         if not directory.resolve().is_relative_to(own):
             continue
         for entry in os.scandir(directory):
-            if entry.is_file(follow_symlinks=False) and any(fnmatch(entry.name, name) for name in names):
+            if entry.is_file(follow_symlinks=False) and (directory.name == "bin" or _names_paths(entry.name)):
                 yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+def _names_paths(name: str) -> bool:
+    is_finder = name.startswith("__editable__") and name.endswith(".py")
+    return is_finder or name.endswith(".pth") or name == "pyvenv.cfg"

@@ -100,7 +100,7 @@ def test_container_leaves_its_drained_machine_after_it_has_saved(containers: Ser
     until(lambda: "checkpoint" in containers.log("contained"), "a checkpoint")
     (agent,) = json.loads(containers.ok("agents", "list", "--format", "json"))
     drained = containers.done("agents", "drain", agent["name"], "--evict")
-    assert "1 run of it are stopped once saved" in drained.stderr
+    assert "To be stopped once saved: 1 run." in drained.stderr
     containers.wait_for("contained", "QUEUED")
     containers.ok("agents", "drain", agent["name"], "--undo")
     begin, reached = continuation(containers, "contained", 2)

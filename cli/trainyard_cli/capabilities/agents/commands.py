@@ -263,9 +263,9 @@ def drain(client: "Client", name: str, undo: bool, evict: bool) -> None:
         if undo:
             notify(f"{agent.name} starts runs again.")
         elif agent.runs and evict:
-            notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it are stopped once saved.")
+            notify(f"{agent.name} starts no new run. To be stopped once saved: {formats.count(agent.runs, 'run')}.")
         elif agent.runs:
-            notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it continue.")
+            notify(f"{agent.name} starts no new run. Still running: {formats.count(agent.runs, 'run')}.")
         else:
             notify(f"{agent.name} starts no new run, and has none.")
 

@@ -3,6 +3,8 @@
 import http.client
 import json
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,16 +14,37 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import httpx
 import psycopg
 
 from benchmarks.control_plane.queue import queue_in, settle
 from benchmarks.filled import TOKEN, TRAINING_INPUT, started
 from benchmarks.rows import Row, Samples, interleaved
-from benchmarks.tools import postgresql, ray, wait_for_ray
+from benchmarks.tools import answers, postgresql, ray, wait_for, wait_for_ray
+from trainyard_protocol.net.loopback import free_port
 
 _CLIENTS = 8
 _TABLE = "CREATE TABLE bare_jobs (key {kind} PRIMARY KEY, job_id TEXT UNIQUE, body TEXT)"
 _numbers = count()
+
+_BARE_APP = """
+import sqlite3, sys, threading
+import uvicorn
+from fastapi import FastAPI
+app, lock = FastAPI(), threading.Lock()
+rows = sqlite3.connect(sys.argv[1], isolation_level=None, check_same_thread=False)
+rows.execute("PRAGMA journal_mode=WAL")
+rows.execute("PRAGMA synchronous=FULL")
+rows.execute("CREATE TABLE bare_jobs (key INTEGER PRIMARY KEY, job_id TEXT UNIQUE, body TEXT)")
+@app.post("/jobs")
+def create(body: dict) -> dict:
+    with lock:
+        rows.execute("BEGIN IMMEDIATE")
+        rows.execute("INSERT INTO bare_jobs (job_id, body) VALUES (?, ?)", (body["jobId"], str(body)))
+        rows.execute("COMMIT")
+    return body
+uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
+"""
 
 Submit = Callable[[int], None]
 """One submission of the client with that number."""
@@ -64,6 +87,11 @@ def _against_bare_postgresql(queued: int, quick: bool) -> Samples:
         return _compared(server, _bare_postgresql(stack, databases.create(migrated=False)), quick)
 
 
+def _against_fastapi(quick: bool) -> Samples:
+    with ExitStack() as stack:
+        return _compared(_server(stack, 0), _fastapi(stack), quick)
+
+
 def _long_queue(quick: bool) -> Samples:
     with ExitStack() as stack:
         long, empty = _server(stack, 10_000), _server(stack, 0)
@@ -96,20 +124,36 @@ def _server(stack: ExitStack, queued: int, database: str = "") -> Submit:
     options = ["--queued-jobs", "0", "--requests-per-second", "0"]
     options += ["--database", database] if database else []
     url = stack.enter_context(started(directory, *options)).client.base_url
-    connections = [http.client.HTTPConnection(url.host, url.port, timeout=60) for _ in range(_CLIENTS)]
+    return _posts(stack, url.port or 0, "/v1/projects/p/jobs")
+
+
+def _posts(stack: ExitStack, port: int, path: str) -> Submit:
+    """A kept connection for each client to a server on loopback."""
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(_CLIENTS)]
     for connection in connections:
         stack.callback(connection.close)
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
     def submit(number: int) -> None:
         body = {"jobId": f"job_{number}_{next(_numbers)}", "trainingInput": TRAINING_INPUT}
-        connections[number].request("POST", "/v1/projects/p/jobs", json.dumps(body), headers)
+        connections[number].request("POST", path, json.dumps(body), headers)
         answer = connections[number].getresponse()
         text = answer.read()
         if answer.status != http.HTTPStatus.OK:
             raise RuntimeError(f"{answer.status}: {text.decode()}")
 
     return submit
+
+
+def _fastapi(stack: ExitStack) -> Submit:
+    """A server of one route, which inserts a row and commits."""
+    directory, port = Path(stack.enter_context(tempfile.TemporaryDirectory())), free_port()
+    server = subprocess.Popen([sys.executable, "-c", _BARE_APP, str(directory / "bare.db"), str(port)])
+    stack.callback(server.wait)
+    stack.callback(server.terminate)
+    client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}"))
+    wait_for(lambda: answers(client, "/docs"), "The bare server does not answer.")
+    return _posts(stack, port, "/jobs")
 
 
 def bare_sqlite(stack: ExitStack) -> Submit:
@@ -199,6 +243,15 @@ ROWS = (
             in_quick=False,
         )
         for suffix, queued, bound in (("", 0, _BOUND), ("-10000", 10_000, "as with an empty queue"))
+    ),
+    Row(
+        "submits-fastapi",
+        f"{_SUBMISSIONS}, SQLite",
+        "a FastAPI server of one route with an insert and a commit",
+        0.7,
+        _against_fastapi,
+        _BOUND,
+        is_rate=True,
     ),
     Row(
         "submits-ray",

@@ -112,14 +112,16 @@ class LiveWriter(LiveReader):
         return job
 
 
+_NEWEST_KEYS = select(*(select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)))
+
+
 def new_keys(session: Session, many: int) -> Iterable[int]:
     """Keys of jobs that no job has, or has had."""
     if session.connection().dialect.name == "postgresql":
         sequence = func.nextval(func.pg_get_serial_sequence("jobs", "key"))
         return session.scalars(select(sequence).select_from(func.generate_series(1, many)))
     # SQLite would give the key of the newest job again after that was deleted.
-    newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
-    last = max(key or 0 for key in session.execute(select(*newest)).one())
+    last = max(key or 0 for key in session.execute(_NEWEST_KEYS).one())
     return range(last + 1, last + 1 + many)
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, Text, and_, bindparam, cast, func, literal, or_, select, union_all
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
@@ -94,6 +94,16 @@ def jobs_labelled(name: str, value: str | None) -> Select[int]:
     return labelled if value is None else labelled.where(JobLabelRow.value == value)
 
 
+_USED_IDS = union_all(  # built once: it is asked with each submission
+    *(
+        select(row.job_id, literal(was_deleted)).where(
+            row.project == bindparam("project"), row.job_id.in_(bindparam("job_ids", expanding=True))
+        )
+        for row, was_deleted in ((JobRow, 0), (DeletedJobRow, 1))
+    )
+)
+
+
 class Reader:
     def __init__(self, session: Session, inputs: JobInputs) -> None:
         self._session = session
@@ -129,11 +139,8 @@ class Reader:
 
     def used_ids(self, project: str, job_ids: Collection[str]) -> dict[str, bool]:
         """Which of these ids the project has ever had, and whether that job was deleted."""
-        jobs = select(JobRow.job_id, literal(0)).where(JobRow.project == project, JobRow.job_id.in_(job_ids))
-        deleted = select(DeletedJobRow.job_id, literal(1)).where(
-            DeletedJobRow.project == project, DeletedJobRow.job_id.in_(job_ids)
-        )
-        return {job_id: bool(was) for job_id, was in self.session.execute(jobs.union_all(deleted))}
+        rows = self.session.execute(_USED_IDS, {"project": project, "job_ids": list(job_ids)})
+        return {job_id: bool(was) for job_id, was in rows}
 
     def queued_jobs(self, project: str, owner: str, most: int) -> int:
         """The number of queued jobs of an owner in a project, without trials, at most `most`."""

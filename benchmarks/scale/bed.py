@@ -77,6 +77,10 @@ class ServerBed:
         answer = self.post("/agent/v1/sync", request.model_dump_json(), agent=True)
         return SyncResponse.model_validate(answer)
 
+    def age_contacts(self) -> None:
+        """Let the last contacts of all agents be as old as they are at calls of idle ones, which write them anew."""
+        self.use_cases.agent_sync._unchanged._written_at.clear()
+
     def tick(self) -> None:
         """One round of the scheduler, however long its last plan took."""
         self.use_cases.controller._plan_after = dict.fromkeys((False, True), 0.0)

@@ -109,7 +109,7 @@ def _sync(rounds: int, agents: int) -> Measured:
     with bed(agents=agents) as server:
         server.sync(1)
         seen = server.sync(0).version
-        return _call(server, lambda: server.sync(0, seen=seen), 3 * rounds)
+        return _call(server, lambda: server.sync(0, seen=seen), 3 * rounds, server.age_contacts)
 
 
 def _join(rounds: int, agents: int) -> Measured:
@@ -141,7 +141,7 @@ def _sync_of_runs(rounds: int, runs: int) -> Measured:
             raise RuntimeError(f"{len(orders)} of {runs} jobs have started.")
         reports = tuple(RunReport(run_id=order.run_id, replicas=(running,), runtime="process") for order in orders)
         seen = server.sync(0, reports, info=info).version
-        return _call(server, lambda: server.sync(0, reports, seen, info), rounds)
+        return _call(server, lambda: server.sync(0, reports, seen, info), rounds, server.age_contacts)
 
 
 def _life(rounds: int, jobs: int) -> Measured:

@@ -113,6 +113,18 @@ def cpu_s(process: psutil.Process) -> float:
     return sum(process.cpu_times()[:2])
 
 
+def whole_cpu_s(process: psutil.Process) -> float:
+    """CPU seconds so far of a process and of all that it has started, with what has ended."""
+    return sum(map(_with_ended, (process, *process.children(recursive=True))))
+
+
+def _with_ended(process: psutil.Process) -> float:
+    try:
+        return float(sum(process.cpu_times()[:4]))  # of itself, and of its children that have ended
+    except psutil.NoSuchProcess:  # its parent has its times
+        return 0.0
+
+
 def seconds(began_ns: int, lines: Sequence[str], replicas: int = REPLICAS) -> float:
     """From then to the last of the times that the replicas have printed."""
     times = [int(line) for line in lines if line.isdecimal()]

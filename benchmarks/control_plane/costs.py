@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from benchmarks.jobs.trivial import REPORTS, short_jobs
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.scale.bed import agent_info, bed
-from benchmarks.service import Service, cpu_s, running
+from benchmarks.service import cpu_s, running, whole_cpu_s
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 
 _JOBS, _FEW_JOBS = 100, 20
@@ -39,24 +39,11 @@ def _agent_of_a_job(quick: bool) -> Samples:
     with running() as service:
 
         def run() -> float:
-            before = _with_descendants(service)
+            before = whole_cpu_s(service.agent)
             short_jobs(service, jobs, _PAUSE_S)
-            return (_with_descendants(service) - before) / jobs * 1000
+            return (whole_cpu_s(service.agent) - before) / jobs * 1000
 
         return interleaved(run, partial(_by_hand, jobs), 2 if quick else 5, "ms", is_difference=True)
-
-
-def _with_descendants(service: Service) -> float:
-    """CPU seconds of the agent and of all that it has started, with what has ended."""
-    return sum(map(_with_ended, (service.agent, *service.agent.children(recursive=True))))
-
-
-def _with_ended(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:  # its parent has its times
-        return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def _by_hand(programs: int) -> float:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from benchmarks.rows import Row, Samples, interleaved
-from benchmarks.service import Service, cpu_s, run_code, running
+from benchmarks.service import Service, cpu_s, run_code, running, whole_cpu_s
 from benchmarks.tools import RAY, installed, slurm, wait_for
 
 if TYPE_CHECKING:
@@ -106,26 +106,19 @@ def _by_slurm(cluster: "SlurmBed", programs: int) -> float:
 
 
 def _trial(quick: bool) -> Samples:
-    """CPU seconds of server, agent and supervisors for each trial of a study."""
+    """CPU seconds of server, agent, supervisor and program for each trial of a study."""
     with running() as service:
 
         def used() -> float:
-            before = cpu_s(service.server) + _agents(service)
+            before = cpu_s(service.server) + whole_cpu_s(service.agent)
             _submit(service, {"hyperparameters": _SWEEP, **run_code(REPORTS)})
             wait_for(partial(_is_over, service), "The study does not end.", pause_s=0.5)
             if list(service.client.list_jobs("state:FAILED", limit=1)):
                 raise RuntimeError("A study has failed.")
-            return (cpu_s(service.server) + _agents(service) - before) / _TRIALS
+            return (cpu_s(service.server) + whole_cpu_s(service.agent) - before) / _TRIALS
 
         measured = [used() for _ in range(2 if quick else 4)][1:]
         return Samples(measured, [1.0] * len(measured), "s of CPU")
-
-
-def _agents(service: Service) -> float:
-    """CPU seconds of the agent, of the processes that it has now, and of its children that have ended."""
-    times = service.agent.cpu_times()
-    living = sum(cpu_s(child) for child in service.agent.children(recursive=True))
-    return float(times.user + times.system + times.children_user + times.children_system + living)
 
 
 _BOUND = (
@@ -168,7 +161,7 @@ ROWS = (
     ),
     Row(
         "trial-cpu",
-        f"a trial of a study of {_TRIALS} that prints a word: CPU of server, agent and supervisor",
+        f"a trial of a study of {_TRIALS} that prints a word: CPU of server, agent, supervisor and program",
         "1 s",
         0.1,
         _trial,

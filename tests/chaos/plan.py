@@ -75,7 +75,7 @@ START_DEADLINE_S = 2.0
 """Of the agent of a cluster."""
 
 SCHEDULER_LEASE_S = 2.0
-"""Of the server that schedules."""
+"""Seconds for which a server may schedule without renewing that."""
 
 _ZONES = (0, 330, 840, -210, -720)
 _FULL = 0.4

@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from beds.engines import Engine
+from beds.waiting import until
 from e2e.harness import Service, started
 
 _SHARED_SERVICES = ("service", "containers", "cluster", "today", "then", "site")
@@ -47,6 +48,13 @@ def containers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (root / "machine_types.yaml").write_text(yaml.safe_dump(types))
     flags = ("--runtimes", str(root / "runtimes.yaml"), "--machine-types", str(root / "machine_types.yaml"))
     yield from started(root, *flags, runtime="auto", environment=engine.environment)
+
+
+@pytest.fixture
+def nothing_left(containers: Service, engine: Engine) -> Iterator[None]:
+    """Check that a test, which ends its jobs, leaves no container."""
+    yield
+    until(lambda: not engine.remaining("trainyard.agent"), "the engine to be empty")
 
 
 @pytest.fixture

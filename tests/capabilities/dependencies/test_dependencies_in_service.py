@@ -1,12 +1,10 @@
 """Jobs that start after others, in a real service: as processes, and in containers of a real engine."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from beds.engines import Engine
-from beds.waiting import until
 from e2e.harness import Service, local
 from trainyard import Client
 
@@ -61,12 +59,6 @@ def test_pipeline_of_processes_has_one_exit_code(service: Service) -> None:
         job = client.submit(**given, after=[client.job("first"), "anyhow:ended"], args=[placeholder])  # type: ignore[arg-type]
         job.wait(timeout=180, check=True)
         assert job.detail().job["trainingInput"]["after"] == ["first", "anyhow:ended"]
-
-
-@pytest.fixture
-def nothing_left(containers: Service, engine: Engine) -> Iterator[None]:
-    yield
-    until(lambda: not engine.remaining("trainyard.agent"), "the engine to be empty")
 
 
 @pytest.mark.usefixtures("nothing_left")

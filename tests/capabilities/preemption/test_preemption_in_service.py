@@ -85,12 +85,6 @@ def test_runs_give_way_after_they_have_saved(busy: Service) -> None:
     assert detail(busy, "catches")["lost"] == []
 
 
-@pytest.fixture
-def nothing_left(containers: Service, engine: Engine) -> Iterator[None]:
-    yield
-    until(lambda: not engine.remaining("trainyard.agent"), "the engine to be empty")
-
-
 @pytest.mark.usefixtures("nothing_left")
 def test_container_leaves_its_drained_machine_after_it_has_saved(containers: Service, engine: Engine) -> None:
     master = {"imageUri": engine.base_image, "containerCommand": ["python3", "-c", NOW_AND_THEN]}

@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from beds.engines import Engine
-from beds.waiting import until
 from e2e.harness import Service, stop_script_that_keeps_files
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 SHOW = """
 import json, os, socket, sys
@@ -44,13 +45,6 @@ token = {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"], "Cont
 urllib.request.urlopen(urllib.request.Request(tracking, json.dumps(metric).encode(), token))
 """
 """A program that ends when it finds on gs:// that another job runs at the same time, and logs a metric by MLflow."""
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(containers: Service, engine: Engine) -> object:
-    """Every test ends its jobs and leaves no container."""
-    yield
-    until(lambda: not engine.remaining("trainyard.agent"), "the engine to be empty")
 
 
 def image_job(service: Service, engine: Engine, script: str, **fields: object) -> str:
